@@ -1,0 +1,1 @@
+"""One file per optimization; a file that is here is registered."""

@@ -1,0 +1,379 @@
+"""Applies edits to a LibCST tree: parse once, find the nodes by position, rebuild only what lies above them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import libcst as cst
+from libcst._nodes.internal import CodegenState
+
+from .edits import Chain, Delete, DropKeyword, Edit, Insert, Rename, Replace, SetKeyword, Wrap
+from .source import Source, SourceError
+
+_PLACEHOLDER = "__tfboost_wrapped__"
+
+
+@dataclass
+class _Locator(CodegenState):
+    """Generates the code, as LibCST does, and notes the nodes at the wanted character offsets on the way."""
+
+    wanted: dict[tuple[int, int], None] = field(default_factory=dict)
+    offset: int = 0
+    stack: list[cst.CSTNode] = field(default_factory=list)
+    found: dict[tuple[int, int], tuple[cst.CSTNode, ...]] = field(default_factory=dict)
+
+    def add_token(self, value: str) -> None:
+        self.tokens.append(value)
+        self.offset += len(value)
+
+    def add_indent_tokens(self) -> None:
+        for token in self.indent_tokens:
+            self.add_token(token)
+
+    def before_codegen(self, node: cst.CSTNode) -> None:
+        self.stack.append(node)
+
+    def after_codegen(self, node: cst.CSTNode) -> None:
+        self.stack.pop()
+
+    @contextmanager
+    def record_syntactic_position(self, node: cst.CSTNode, *, start_node: cst.CSTNode | None = None,
+                                  end_node: cst.CSTNode | None = None) -> Iterator[None]:
+        start = self.offset
+        yield
+        span = (start, self.offset)
+        if span in self.wanted and isinstance(node, cst.BaseExpression):
+            self.found[span] = tuple(self.stack)
+        elif (start, -1) in self.wanted and isinstance(node, cst.BaseSmallStatement | cst.BaseCompoundStatement):
+            self.found.setdefault((start, -1), tuple(self.stack))
+
+
+class Tree:
+    """A source as LibCST sees it. Raises `SourceError` where LibCST cannot give the same bytes back."""
+
+    def __init__(self, source: Source, nodes: Sequence[ast.AST]) -> None:
+        self.source = source
+        try:
+            self.module = cst.parse_module(source.data)
+        except cst.ParserSyntaxError as error:
+            raise SourceError(source.path, f"LibCST cannot parse it: {error.message}", error.raw_line,
+                              error.raw_column + 1) from None
+        except RecursionError:
+            raise SourceError(source.path, "cannot be handled: an expression is nested too deeply") from None
+        spans = {node: self._span(node) for node in nodes}
+        state = _Locator(self.module.default_indent, self.module.default_newline, wanted=dict.fromkeys(spans.values()))
+        if source.text.startswith("\N{ZERO WIDTH NO-BREAK SPACE}"):
+            state.offset = 1
+        try:
+            self.module._codegen(state)
+        except RecursionError:
+            raise SourceError(source.path, "cannot be handled: an expression is nested too deeply") from None
+        self._check_round_trip("".join(state.tokens))
+        self.paths = {node: state.found[span] for node, span in spans.items() if span in state.found}
+        missing = [node for node in nodes if node not in self.paths]
+        if missing:
+            line = getattr(missing[0], "lineno", 0)
+            raise SourceError(source.path, "LibCST and Python disagree about where an expression stands", line)
+
+    def _span(self, node: ast.AST) -> tuple[int, int]:
+        assert isinstance(node, ast.expr | ast.stmt)
+        start, end = self.source.span(node)
+        if isinstance(node, ast.stmt):
+            decorators = getattr(node, "decorator_list", [])
+            if decorators:  # LibCST counts from the first decorator
+                start = self.source.text.rindex("@", 0, self.source.span(decorators[0])[0])
+            return start, -1
+        return start, end
+
+    def _check_round_trip(self, generated: str) -> None:
+        """The same bytes have the same syntax tree, so one comparison proves both."""
+        data = generated.encode(self.module.encoding)
+        if self.source.data.startswith(b"\xef\xbb\xbf") and not data.startswith(b"\xef\xbb\xbf"):
+            data = b"\xef\xbb\xbf" + data
+        if data != self.source.data:
+            at = next((i for i, (a, b) in enumerate(zip(data, self.source.data, strict=False)) if a != b), len(data))
+            line = self.source.data[:at].count(b"\n") + 1
+            raise SourceError(self.source.path, "LibCST does not give the same bytes back (unusual line ends or "
+                              "whitespace)", line)
+
+    # -- applying ------------------------------------------------------------------------------------------------
+
+    def apply(self, edits: Sequence[Edit]) -> bytes:
+        """The file's bytes with the edits made; texts must be spelled out already."""
+        by_node: dict[int, list[Edit]] = {}
+        dirty: set[int] = set()
+        for edit in edits:
+            path = self.paths[edit.node]
+            node = path[-1]
+            by_node.setdefault(id(node), []).append(edit)
+            dirty.update(id(n) for n in path)
+        module = _Rebuild(self.module, by_node, dirty).node(self.module)
+        assert isinstance(module, cst.Module)
+        data = module.bytes
+        if self.source.data.startswith(b"\xef\xbb\xbf") and not data.startswith(b"\xef\xbb\xbf"):
+            data = b"\xef\xbb\xbf" + data
+        return data
+
+
+class _Rebuild:
+    def __init__(self, module: cst.Module, by_node: dict[int, list[Edit]], dirty: set[int]) -> None:
+        self.module, self.by_node, self.dirty = module, by_node, dirty
+
+    def node(self, node: cst.CSTNode) -> Any:
+        """The node with everything beneath it edited: itself, or a new one."""
+        if id(node) not in self.dirty:
+            return node
+        changes: dict[str, Any] = {}
+        for f in fields(node):  # type: ignore[arg-type]
+            value = getattr(node, f.name)
+            if isinstance(value, cst.CSTNode):
+                if id(value) in self.dirty:
+                    changes[f.name] = self.node(value)
+            elif isinstance(value, list | tuple) and any(id(v) in self.dirty for v in value):
+                changes[f.name] = self._sequence(node, value)
+        edited = node.with_changes(**changes) if changes else node
+        if isinstance(node, cst.SimpleStatementSuite) and any(id(s) in self.by_node for s in node.body):
+            edited = self._open_suite(node, edited)
+        for edit in sorted(self.by_node.get(id(node), []), key=_order):
+            if not isinstance(edit, Insert | Delete):
+                edited = self._apply(edited, edit)
+        return edited
+
+    # -- statements ----------------------------------------------------------------------------------------------
+
+    def _sequence(self, parent: cst.CSTNode, items: Sequence[Any]) -> list[Any]:
+        result: list[Any] = []
+        for item in items:
+            if id(item) not in self.dirty:
+                result.append(item)
+            elif isinstance(item, cst.SimpleStatementLine):
+                result.extend(self._line(item))
+            else:
+                edits = self.by_node.get(id(item), [])
+                new = self.node(item)
+                result.extend(self._around(new, edits) if isinstance(item, cst.BaseStatement) else [new])
+        if not result and items and isinstance(items[0], cst.BaseStatement):
+            result = [cst.parse_statement("pass", self.module.config_for_parsing)]
+        return result
+
+    def _line(self, line: cst.SimpleStatementLine) -> list[cst.BaseStatement]:
+        """A line of one or more small statements, split where something is put between them."""
+        pieces: list[list[cst.BaseSmallStatement]] = [[]]
+        inserted: list[list[cst.BaseStatement]] = [[]]
+        for small in line.body:
+            edits = self.by_node.get(id(small), [])
+            before = [s for e in edits if isinstance(e, Insert) and not e.after for s in self._statements(e)]
+            after = [s for e in edits if isinstance(e, Insert) and e.after for s in self._statements(e)]
+            if before:
+                inserted[-1].extend(before)
+                if pieces[-1]:
+                    pieces.append([])
+                    inserted.append([])
+                else:
+                    inserted[-1], pieces[-1] = inserted[-1], []
+            if not any(isinstance(e, Delete) for e in edits):
+                pieces[-1].append(self.node(small))
+            if after:
+                pieces.append([])
+                inserted.append(after)
+        result: list[cst.BaseStatement] = []
+        remaining = [p for p in pieces if p]
+        comment_owner = remaining[-1] if remaining else None
+        leading = list(line.leading_lines)
+        # inserted[k] stands before pieces[k]
+        for statements, piece in zip(inserted, pieces, strict=True):
+            result.extend(statements)
+            if piece:
+                last = piece[-1].with_changes(semicolon=line.body[-1].semicolon if piece is comment_owner
+                                              else cst.MaybeSentinel.DEFAULT)
+                new = cst.SimpleStatementLine(body=[*piece[:-1], last])
+                if piece is comment_owner:
+                    new = new.with_changes(trailing_whitespace=line.trailing_whitespace)
+                result.append(new)
+        if result:
+            first = result[0]
+            result[0] = first.with_changes(leading_lines=[*leading, *first.leading_lines])  # type: ignore[attr-defined]
+        return result
+
+    def _around(self, node: cst.BaseStatement, edits: list[Edit]) -> list[cst.BaseStatement]:
+        before = [s for e in edits if isinstance(e, Insert) and not e.after for s in self._statements(e)]
+        after = [s for e in edits if isinstance(e, Insert) and e.after for s in self._statements(e)]
+        if any(isinstance(e, Delete) for e in edits):
+            return [*before, *after]
+        if before:
+            leading = getattr(node, "leading_lines", ())
+            blank = [line for line in leading if line.comment is None]
+            before[0] = before[0].with_changes(leading_lines=[*blank, *before[0].leading_lines])  # type: ignore
+            node = node.with_changes(leading_lines=[line for line in leading if line.comment is not None])
+        return [*before, node, *after]
+
+    def _statements(self, edit: Insert) -> list[cst.BaseStatement]:
+        text = edit.text
+        indent = self.module.default_indent
+        if indent != "    ":
+            text = "\n".join(_reindent(line, indent) for line in text.split("\n"))
+        body = list(cst.parse_module(text, self.module.config_for_parsing).body)
+        if edit.blank_lines and body:
+            blank = [cst.EmptyLine(indent=False)] * edit.blank_lines
+            body[0] = body[0].with_changes(leading_lines=[*blank, *body[0].leading_lines])  # type: ignore[union-attr]
+        return body  # type: ignore[return-value]
+
+    def _open_suite(self, original: cst.SimpleStatementSuite, edited: cst.SimpleStatementSuite) -> cst.BaseSuite:
+        """`for x in y: a(); b()` as an indented block, where a statement is to be inserted or removed."""
+        if not any(isinstance(e, Insert | Delete) for s in original.body for e in self.by_node.get(id(s), [])):
+            return edited
+        lines = self._line(cst.SimpleStatementLine(body=original.body, trailing_whitespace=original.trailing_whitespace))
+        return cst.IndentedBlock(body=lines or [cst.parse_statement("pass", self.module.config_for_parsing)])
+
+    # -- expressions ---------------------------------------------------------------------------------------------
+
+    def _expression(self, text: str) -> cst.BaseExpression:
+        return cst.parse_expression(text, self.module.config_for_parsing)
+
+    def _apply(self, node: Any, edit: Edit) -> Any:
+        match edit:
+            case SetKeyword():
+                return add_keyword(node, edit.name, self._expression(edit.value))
+            case DropKeyword():
+                return drop_keyword(node, edit.name)
+            case Rename():
+                return node.with_changes(attr=node.attr.with_changes(value=edit.name))
+            case Replace():
+                new = self._expression(edit.text)
+                return new.with_changes(lpar=[*node.lpar, *new.lpar], rpar=[*new.rpar, *node.rpar])
+            case Chain():
+                return chain(node, self._expression(f"x.{edit.call}"))
+            case Wrap():
+                template = self._expression(edit.template.replace("...", _PLACEHOLDER))
+                return template.deep_replace(_placeholder(template), node)  # type: ignore[arg-type]
+        raise TypeError(f"not an edit of an expression: {edit}")
+
+
+def _order(edit: Edit) -> int:
+    kinds: tuple[type[Edit], ...] = (Rename, SetKeyword, DropKeyword, Replace, Chain, Wrap)
+    return next((i for i, kind in enumerate(kinds) if isinstance(edit, kind)), len(kinds))
+
+
+def _reindent(line: str, indent: str) -> str:
+    stripped = line.lstrip(" ")
+    return indent * ((len(line) - len(stripped)) // 4) + stripped
+
+
+def _placeholder(node: cst.CSTNode) -> cst.CSTNode:
+    todo = [node]
+    while todo:
+        current = todo.pop()
+        if isinstance(current, cst.Name) and current.value == _PLACEHOLDER:
+            return current
+        todo.extend(current.children)
+    raise ValueError("the template has no `...`")
+
+
+def chain(node: cst.BaseExpression, template: cst.BaseExpression) -> cst.Call:
+    """`node.method(...)`; a dot that starts a line in the chain is followed by one that does too."""
+    assert isinstance(template, cst.Call) and isinstance(template.func, cst.Attribute)
+    lpar, rpar = list(node.lpar), list(node.rpar)
+    dot = cst.Dot()
+    inner: Any = node
+    if isinstance(node, cst.Call | cst.Name | cst.Attribute | cst.Subscript):
+        inner = node.with_changes(lpar=[], rpar=[])
+        if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+            dot = node.func.dot
+            if isinstance(dot.whitespace_before, cst.ParenthesizedWhitespace):
+                space = dot.whitespace_before.with_changes(first_line=_plain(dot.whitespace_before.first_line),
+                                                           empty_lines=[])
+                if rpar and isinstance(rpar[-1].whitespace_before, cst.ParenthesizedWhitespace):
+                    closing = rpar[-1].whitespace_before  # a comment behind the last stage stays behind it
+                    space = space.with_changes(first_line=closing.first_line, empty_lines=closing.empty_lines)
+                    rpar[-1] = rpar[-1].with_changes(whitespace_before=closing.with_changes(
+                        first_line=_plain(closing.first_line), empty_lines=[]))
+                dot = dot.with_changes(whitespace_before=space)
+    elif not lpar:
+        inner = node.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+    else:
+        lpar, rpar = [], []
+    return template.with_changes(func=template.func.with_changes(value=inner, dot=dot), lpar=lpar, rpar=rpar)
+
+
+def drop_keyword(call: cst.Call, name: str) -> cst.Call:
+    args = list(call.args)
+    at = next(i for i, a in enumerate(args) if a.keyword is not None and a.keyword.value == name)
+    removed = args.pop(at)
+    if args and at == len(args):
+        args[-1] = args[-1].with_changes(comma=removed.comma, whitespace_after_arg=removed.whitespace_after_arg)
+    return call.with_changes(args=args)
+
+
+def add_keyword(call: cst.Call, name: str, value: cst.BaseExpression) -> cst.Call:
+    """Give a call a keyword argument, in the layout of the arguments that are there.
+
+    Existing keywords get the new value. Trailing commas, one argument per line and comments behind arguments stay.
+    """
+    args = list(call.args)
+    for index, arg in enumerate(args):
+        if arg.keyword is not None and arg.keyword.value == name:
+            args[index] = arg.with_changes(value=value)
+            return call.with_changes(args=args)
+    tight = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
+    equal = next((a.equal for a in args if isinstance(a.equal, cst.AssignEqual)), tight)
+    new = cst.Arg(keyword=cst.Name(name), value=value, equal=equal)
+    if not args:
+        return call.with_changes(args=[new])
+    last = args[-1]
+    if isinstance(last.value, cst.GeneratorExp) and not last.value.lpar:
+        last = last.with_changes(value=last.value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()]))
+    if isinstance(last.comma, cst.Comma):  # a trailing comma: what follows it is the way to the closing bracket
+        between = _between(args[:-1]) or _own_line(call) or cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+        closing = last.comma
+        if isinstance(closing.whitespace_after, cst.ParenthesizedWhitespace) and isinstance(
+                between.whitespace_after, cst.ParenthesizedWhitespace):
+            between = between.with_changes(whitespace_after=between.whitespace_after.with_changes(
+                first_line=closing.whitespace_after.first_line, empty_lines=closing.whitespace_after.empty_lines))
+            closing = closing.with_changes(whitespace_after=closing.whitespace_after.with_changes(
+                first_line=_plain(closing.whitespace_after.first_line), empty_lines=[]))
+        args[-1] = last.with_changes(comma=between)
+        return call.with_changes(args=[*args, new.with_changes(comma=closing)])
+    between = _between(args) or _own_line(call) or cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+    closing_space = last.whitespace_after_arg
+    if isinstance(closing_space, cst.ParenthesizedWhitespace):
+        if isinstance(between.whitespace_after, cst.ParenthesizedWhitespace):
+            between = between.with_changes(whitespace_after=between.whitespace_after.with_changes(
+                first_line=closing_space.first_line, empty_lines=closing_space.empty_lines))
+        elif closing_space.first_line.comment is not None:
+            between = between.with_changes(whitespace_after=closing_space.with_changes(
+                last_line=cst.SimpleWhitespace(closing_space.last_line.value + "    ")))
+        closing_space = closing_space.with_changes(first_line=_plain(closing_space.first_line), empty_lines=[])
+    args[-1] = last.with_changes(comma=between, whitespace_after_arg=cst.SimpleWhitespace(""))
+    return call.with_changes(args=[*args, new.with_changes(whitespace_after_arg=closing_space)])
+
+
+def _between(args: Sequence[cst.Arg]) -> cst.Comma | None:
+    """The comma that separates the last two arguments, without the comment that may follow it."""
+    commas = [a.comma for a in args if isinstance(a.comma, cst.Comma)]
+    if not commas:
+        return None
+    comma = commas[-1]
+    space = comma.whitespace_after
+    if isinstance(space, cst.ParenthesizedWhitespace):
+        comma = comma.with_changes(whitespace_after=space.with_changes(first_line=_plain(space.first_line),
+                                                                       empty_lines=[]))
+    elif isinstance(space, cst.SimpleWhitespace) and "\n" in space.value:
+        comma = comma.with_changes(whitespace_after=cst.SimpleWhitespace(" "))
+    return comma.with_changes(whitespace_before=cst.SimpleWhitespace(""))
+
+
+def _own_line(call: cst.Call) -> cst.Comma | None:
+    """Arguments begin on a line of their own: so does each further one."""
+    space = call.whitespace_before_args
+    if isinstance(space, cst.ParenthesizedWhitespace):
+        return cst.Comma(whitespace_after=space.with_changes(first_line=_plain(space.first_line), empty_lines=[]))
+    return None
+
+
+def _plain(line: cst.TrailingWhitespace) -> cst.TrailingWhitespace:
+    return line.with_changes(whitespace=cst.SimpleWhitespace(""), comment=None)
+

@@ -1,0 +1,140 @@
+"""What a codemod may ask to be changed. An edit names a syntax node and a slot; the engine applies it.
+
+Edits on one node stack when their slots differ. In the text of an edit `{tensorflow.data.AUTOTUNE}` stands for that
+public name, spelled with what the user's file already binds; an import is added only where nothing reaches it.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Edit:
+    node: ast.AST
+
+    @property
+    def slot(self) -> str:
+        """Two edits of one node conflict when they have the same slot and are not equal."""
+        raise NotImplementedError
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return ()
+
+
+@dataclass(frozen=True)
+class SetKeyword(Edit):
+    """Add `name=value` to a call, or give the keyword that is there another value."""
+
+    node: ast.Call
+    name: str
+    value: str
+
+    @property
+    def slot(self) -> str:
+        return f"keyword {self.name}"
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return (self.value,)
+
+
+@dataclass(frozen=True)
+class DropKeyword(Edit):
+    node: ast.Call
+    name: str
+
+    @property
+    def slot(self) -> str:
+        return f"keyword {self.name}"
+
+
+@dataclass(frozen=True)
+class Chain(Edit):
+    """Call a method on the value of an expression: `expr` → `expr.method(arguments)`, laid out like the chain there."""
+
+    node: ast.expr
+    call: str  # "prefetch({tensorflow.data.AUTOTUNE})"
+
+    @property
+    def slot(self) -> str:
+        return "chain"
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return (self.call,)
+
+
+@dataclass(frozen=True)
+class Wrap(Edit):
+    """Put an expression into another: `expr` → `template`, where `...` in the template is the expression."""
+
+    node: ast.expr
+    template: str  # "LossScaleOptimizer(...)"
+
+    @property
+    def slot(self) -> str:
+        return "wrap"
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return (self.template,)
+
+
+@dataclass(frozen=True)
+class Replace(Edit):
+    """Put another expression in its place."""
+
+    node: ast.expr
+    text: str
+
+    @property
+    def slot(self) -> str:
+        return "replace"
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return (self.text,)
+
+
+@dataclass(frozen=True)
+class Rename(Edit):
+    """Give an attribute another name: `model.fit_generator` → `model.fit`."""
+
+    node: ast.Attribute
+    name: str
+
+    @property
+    def slot(self) -> str:
+        return "rename"
+
+
+@dataclass(frozen=True)
+class Insert(Edit):
+    """Put statements before or after a statement, at its indentation."""
+
+    node: ast.stmt
+    text: str
+    after: bool = True
+    blank_lines: int = 0  # between the anchor and what is inserted
+
+    @property
+    def slot(self) -> str:
+        return f"insert {self.text}"
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return (self.text,)
+
+
+@dataclass(frozen=True)
+class Delete(Edit):
+    """Remove a statement with the comments directly above it; `pass` stays where a block would be empty."""
+
+    node: ast.stmt
+
+    @property
+    def slot(self) -> str:
+        return "delete"

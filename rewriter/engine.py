@@ -1,0 +1,252 @@
+"""Plan, merge, apply, read again: until nothing is proposed."""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from .codemod import Codemod, Fix, Refusal, registry
+from .edits import Delete, Edit, Replace
+from .script import Project, Script
+from .source import RELEVANT, Source, SourceError, parse, read
+from .target import Target
+
+#: A rewrite that still proposes something after this many rounds is refused.
+MAX_ROUNDS = 5
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user asked for. `select` names exactly the codemods to run, whatever their level."""
+
+    level: int = 2
+    select: frozenset[str] | None = None
+    ignore: frozenset[str] = frozenset()
+    amp_dtype: str | None = None  # None: float16, or bfloat16 where the target is known to be a CPU
+
+    def codemods(self) -> list[Codemod]:
+        return [c for c in registry().values()
+                if c.name not in self.ignore
+                and (c.name in self.select if self.select is not None else c.level <= self.level)]
+
+
+@dataclass(frozen=True)
+class Applied:
+    """One fix that was made; `lines` are the first and last line of every place it touched in the original."""
+
+    codemod: str
+    line: int
+    column: int
+    message: str
+    hardware: str = "any"
+    lines: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class Refused:
+    codemod: str
+    line: int
+    column: int
+    reason: str
+    hint: str = ""
+
+
+@dataclass
+class Result:
+    """What became of one file. `after` is `before` where nothing changed."""
+
+    path: Path
+    before: bytes = b""
+    after: bytes = b""
+    target: Target | None = None
+    applied: list[Applied] = field(default_factory=list)
+    refused: list[Refused] = field(default_factory=list)
+    error: SourceError | None = None
+
+    @property
+    def status(self) -> str:
+        """"failed", "changed", "unchanged", or "not-applicable" for a file without TensorFlow."""
+        if self.error:
+            return "failed"
+        if self.after != self.before:
+            return "changed"
+        return "unchanged" if self.target else "not-applicable"
+
+
+def rewrite(paths: Sequence[Path], options: Options, target_of: Callable[[Source], Target],
+            data: dict[Path, bytes] | None = None) -> list[Result]:
+    """Rewrite files that belong together: an edit that needs two of them is made in both or in neither.
+
+    Writes nothing. `data` gives the bytes of paths that are not to be read from disk.
+    """
+    results: dict[Path, Result] = {}
+    sources: dict[Path, Source] = {}
+    for path in paths:
+        result = results[path] = Result(path)
+        try:
+            result.before = result.after = data[path] if data and path in data else read(path)
+            if RELEVANT.search(result.before):
+                sources[path] = parse(result.before, path)
+        except SourceError as error:
+            result.error = error
+    if sources:
+        try:
+            _settle(sources, results, options, target_of)
+        except SourceError as error:
+            if len(sources) == 1 or Path(error.path) not in sources:
+                for path in sources:
+                    results[path] = Result(path, results[path].before, results[path].before, error=error)
+            else:  # one file of the group cannot be handled: the others go on without it
+                bad = Path(error.path)
+                others = [p for p in paths if p != bad]
+                again = {r.path: r for r in rewrite(others, options, target_of, data)}
+                results = {p: again.get(p) or Result(p, results[p].before, results[p].before, error=error) for p in paths}
+    return list(results.values())
+
+
+def _settle(sources: dict[Path, Source], results: dict[Path, Result], options: Options,
+            target_of: Callable[[Source], Target]) -> None:
+    for round_number in range(MAX_ROUNDS + 1):
+        project = Project(target_of, options, editable=set(sources))
+        scripts = [project.add(source) for source in sources.values()]
+        plan = _Plan(project, scripts, options)
+        if round_number == 0:
+            for script in scripts:
+                results[script.path].target = script.target
+        for path, refused in plan.refused.items():
+            if round_number == 0:
+                results[path].refused = refused
+        for path, applied in plan.applied.items():
+            results[path].applied += applied if round_number == 0 else [replace(a, lines=()) for a in applied]
+        if not plan.edits:
+            return
+        if round_number == MAX_ROUNDS:
+            worst = next(iter(plan.edits))
+            raise SourceError(worst.path, "the rewrite does not settle: please report this script")
+        for script, edits in plan.edits.items():
+            sources[script.path] = _apply(script, edits)
+            results[script.path].after = sources[script.path].data
+
+
+def _apply(script: Script, edits: list[Edit]) -> Source:
+    from .cst import Tree  # LibCST takes a third of a second to import: only when something is to be edited
+
+    tree = Tree(script.source, list(dict.fromkeys(edit.node for edit in edits)))
+    data = tree.apply(edits)
+    try:
+        source = parse(data, script.path)
+        compile(data, str(script.path), "exec", dont_inherit=True)
+    except (SourceError, SyntaxError, ValueError) as error:
+        names = ", ".join(sorted({type(e).__name__ for e in edits}))
+        raise SourceError(script.path, f"the rewritten script does not compile ({error}; edits: {names}): "
+                          "nothing was written, please report this script") from None
+    return source
+
+
+class _Plan:
+    """One round: every codemod's findings, and the edits of those fixes that can be made together."""
+
+    def __init__(self, project: Project, scripts: Iterable[Script], options: Options) -> None:
+        self.project, self.options = project, options
+        self.edits: dict[Script, list[Edit]] = {}
+        self.applied: dict[Path, list[Applied]] = {}
+        self.refused: dict[Path, list[Refused]] = {}
+        self._claims: dict[tuple[ast.AST, str], Edit] = {}
+        self._seen: set[tuple[str, frozenset[Edit]]] = set()
+        for script in scripts:
+            for codemod in options.codemods():
+                try:
+                    findings = list(codemod.run(script))
+                except RecursionError:
+                    raise SourceError(script.path, "cannot be handled: an expression is nested too deeply") from None
+                for finding in findings:
+                    if isinstance(finding, Refusal):
+                        self._refuse(script, codemod, finding)
+                    else:
+                        self._take(script, codemod, finding)
+
+    def _refuse(self, script: Script, codemod: Codemod, refusal: Refusal) -> None:
+        owner = self.project.owner(refusal.node)
+        if self._suppressed(owner, codemod, [refusal.node]):
+            return
+        refused = Refused(codemod.name, *owner.position(refusal.node), refusal.reason, refusal.hint)
+        path = owner.path if owner.path in self.project.editable else script.path
+        if refused not in self.refused.setdefault(path, []):
+            self.refused[path].append(refused)
+
+    def _take(self, script: Script, codemod: Codemod, fix: Fix) -> None:
+        from .spelling import spell_out
+
+        owners = {edit.node: self.project.owner(edit.node) for edit in fix.edits}
+        key = (codemod.name, frozenset(fix.edits))
+        if key in self._seen:
+            return
+        self._seen.add(key)
+        if fix.level and fix.level > self.options.level:
+            self._refuse(script, codemod, Refusal(fix.node, f"{fix.message}: changes more than -O{self.options.level} "
+                                                  f"allows", f"-O{fix.level} applies it"))
+            return
+        foreign = [e for e in fix.edits if owners[e.node].path not in self.project.editable]
+        if foreign:
+            other = owners[foreign[0].node]
+            where = f"{_shown(other.path)}:{other.position(foreign[0].node)[0]}"
+            self._refuse(script, codemod, Refusal(
+                fix.node, f"needs a change in {where}",
+                f"tfboost rewrite {_shown(script.path)} {_shown(other.path)} edits both together"))
+            return
+        if self._suppressed(self.project.owner(fix.node), codemod, [fix.node]) or any(
+                self._suppressed(owners[e.node], codemod, [e.node]) for e in fix.edits):
+            return
+        spelled: list[tuple[Script, Edit]] = []
+        for edit in fix.edits:
+            owner = owners[edit.node]
+            text, imports = spell_out(owner, edit)
+            spelled += [(owner, i) for i in imports] + [(owner, text)]
+        if any(self._conflicts(owner, edit) for owner, edit in spelled):
+            return  # its place is taken in this round; what is still worth doing is found again in the next
+        for owner, edit in spelled:
+            if (edit.node, edit.slot) not in self._claims:
+                self._claims[edit.node, edit.slot] = edit
+                self.edits.setdefault(owner, []).append(edit)
+        owner = self.project.owner(fix.node)
+        places = tuple(sorted({(o.statement(e.node).lineno, o.statement(e.node).end_lineno or 0)
+                               for e, o in ((e, owners[e.node]) for e in fix.edits) if o is owner}))
+        self.applied.setdefault(owner.path, []).append(
+            Applied(codemod.name, *owner.position(fix.node), fix.message, codemod.hardware, places))
+        for other in {owners[e.node] for e in fix.edits} - {owner}:
+            nodes = [e.node for e in fix.edits if owners[e.node] is other]
+            lines = tuple((other.statement(n).lineno, other.statement(n).end_lineno or 0) for n in nodes)
+            self.applied.setdefault(other.path, []).append(
+                Applied(codemod.name, *other.position(nodes[0]), fix.message, codemod.hardware, lines))
+
+    def _conflicts(self, owner: Script, edit: Edit) -> bool:
+        taken = self._claims.get((edit.node, edit.slot))
+        if taken is not None:
+            return taken != edit
+        destroys = isinstance(edit, Replace | Delete)
+        for (node, _), other in self._claims.items():
+            if isinstance(other, Replace | Delete) and (node is edit.node or node in owner.enclosing(edit.node, ast.AST)):
+                return True
+            if destroys and (node is edit.node or edit.node in owner.enclosing(node, ast.AST)):
+                return True
+        return False
+
+    def _suppressed(self, owner: Script, codemod: Codemod, nodes: list[ast.AST]) -> bool:
+        for node in nodes:
+            first = getattr(node, "lineno", 0)
+            last = getattr(node, "end_lineno", first)
+            if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.For | ast.While | ast.If | ast.With | ast.Module):
+                last = first
+            for line in range(first, last + 1):
+                names = owner.ignored.get(line, frozenset())
+                if names is None or codemod.name in names:
+                    return True
+        return False
+
+
+def _shown(path: Path) -> str:
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith("..") else relative
