@@ -83,9 +83,6 @@ class Tree:
         assert isinstance(node, ast.expr | ast.stmt)
         start, end = self.source.span(node)
         if isinstance(node, ast.stmt):
-            decorators = getattr(node, "decorator_list", [])
-            if decorators:  # LibCST counts from the first decorator
-                start = self.source.text.rindex("@", 0, self.source.span(decorators[0])[0])
             return start, -1
         return start, end
 
@@ -153,63 +150,55 @@ class _Rebuild:
             elif isinstance(item, cst.SimpleStatementLine):
                 result.extend(self._line(item))
             else:
-                edits = self.by_node.get(id(item), [])
                 new = self.node(item)
-                result.extend(self._around(new, edits) if isinstance(item, cst.BaseStatement) else [new])
+                result.extend(self._around(item, new) if isinstance(item, cst.BaseStatement) else [new])
         if not result and items and isinstance(items[0], cst.BaseStatement):
             result = [cst.parse_statement("pass", self.module.config_for_parsing)]
         return result
 
     def _line(self, line: cst.SimpleStatementLine) -> list[cst.BaseStatement]:
         """A line of one or more small statements, split where something is put between them."""
-        pieces: list[list[cst.BaseSmallStatement]] = [[]]
-        inserted: list[list[cst.BaseStatement]] = [[]]
-        for small in line.body:
-            edits = self.by_node.get(id(small), [])
-            before = [s for e in edits if isinstance(e, Insert) and not e.after for s in self._statements(e)]
-            after = [s for e in edits if isinstance(e, Insert) and e.after for s in self._statements(e)]
-            if before:
-                inserted[-1].extend(before)
-                if pieces[-1]:
-                    pieces.append([])
-                    inserted.append([])
-                else:
-                    inserted[-1], pieces[-1] = inserted[-1], []
-            if not any(isinstance(e, Delete) for e in edits):
-                pieces[-1].append(self.node(small))
-            if after:
-                pieces.append([])
-                inserted.append(after)
         result: list[cst.BaseStatement] = []
-        remaining = [p for p in pieces if p]
-        comment_owner = remaining[-1] if remaining else None
-        leading = list(line.leading_lines)
-        # inserted[k] stands before pieces[k]
-        for statements, piece in zip(inserted, pieces, strict=True):
-            result.extend(statements)
-            if piece:
-                last = piece[-1].with_changes(semicolon=line.body[-1].semicolon if piece is comment_owner
-                                              else cst.MaybeSentinel.DEFAULT)
-                new = cst.SimpleStatementLine(body=[*piece[:-1], last])
-                if piece is comment_owner:
-                    new = new.with_changes(trailing_whitespace=line.trailing_whitespace)
-                result.append(new)
-        if result:
-            first = result[0]
-            result[0] = first.with_changes(leading_lines=[*leading, *first.leading_lines])  # type: ignore[attr-defined]
-        return result
+        own: list[int] = []  # which of them are pieces of the line itself
+        piece: list[cst.BaseSmallStatement] = []
 
-    def _around(self, node: cst.BaseStatement, edits: list[Edit]) -> list[cst.BaseStatement]:
+        def flush() -> None:
+            if piece:
+                own.append(len(result))
+                result.append(cst.SimpleStatementLine([*piece[:-1], piece[-1].with_changes(
+                    semicolon=cst.MaybeSentinel.DEFAULT)]))
+                piece.clear()
+
+        for small in line.body:
+            before, after, deleted = self._placed(small)
+            if before:
+                flush()
+                result += before
+            if not deleted:
+                piece.append(self.node(small))
+            if after:
+                flush()
+                result += after
+        flush()
+        if own:  # what ends the line stays at its end, the comments above it stay above it
+            last = result[own[-1]]
+            assert isinstance(last, cst.SimpleStatementLine)
+            body = [*last.body[:-1], last.body[-1].with_changes(semicolon=line.body[-1].semicolon)]
+            result[own[-1]] = last.with_changes(body=body, trailing_whitespace=line.trailing_whitespace)
+        return _with_leading(result, own[0] if own else 0, line.leading_lines if own else ())
+
+    def _around(self, original: cst.BaseStatement, node: cst.BaseStatement) -> list[cst.BaseStatement]:
+        before, after, deleted = self._placed(original)
+        if deleted:
+            return [*before, *after]
+        return _with_leading([*before, node, *after], len(before), getattr(node, "leading_lines", ()))
+
+    def _placed(self, node: cst.CSTNode) -> tuple[list[cst.BaseStatement], list[cst.BaseStatement], bool]:
+        """The statements put before and after a statement, and whether it goes itself."""
+        edits = self.by_node.get(id(node), [])
         before = [s for e in edits if isinstance(e, Insert) and not e.after for s in self._statements(e)]
         after = [s for e in edits if isinstance(e, Insert) and e.after for s in self._statements(e)]
-        if any(isinstance(e, Delete) for e in edits):
-            return [*before, *after]
-        if before:
-            leading = getattr(node, "leading_lines", ())
-            blank = [line for line in leading if line.comment is None]
-            before[0] = before[0].with_changes(leading_lines=[*blank, *before[0].leading_lines])  # type: ignore
-            node = node.with_changes(leading_lines=[line for line in leading if line.comment is not None])
-        return [*before, node, *after]
+        return before, after, any(isinstance(e, Delete) for e in edits)
 
     def _statements(self, edit: Insert) -> list[cst.BaseStatement]:
         text = edit.text
@@ -251,6 +240,22 @@ class _Rebuild:
                 template = self._expression(edit.template.replace("...", _PLACEHOLDER))
                 return template.deep_replace(_placeholder(template), node)  # type: ignore[arg-type]
         raise TypeError(f"not an edit of an expression: {edit}")
+
+
+def _with_leading(statements: list[cst.BaseStatement], owner: int, leading: Sequence[cst.EmptyLine]
+                  ) -> list[cst.BaseStatement]:
+    """Give back the blank lines above a statement to what now stands first, its comments to the statement itself."""
+    if not statements:
+        return statements
+    result: list[Any] = list(statements)
+    if owner == 0:
+        result[0] = result[0].with_changes(leading_lines=leading)
+    else:
+        comments = [i for i, line in enumerate(leading) if line.comment is not None]
+        split = comments[0] if comments else len(leading)
+        result[0] = result[0].with_changes(leading_lines=[*leading[:split], *result[0].leading_lines])
+        result[owner] = result[owner].with_changes(leading_lines=leading[split:])
+    return result
 
 
 def _order(edit: Edit) -> int:
