@@ -11,7 +11,7 @@ from typing import Any
 import libcst as cst
 from libcst._nodes.internal import CodegenState
 
-from .edits import Chain, Delete, DropKeyword, Edit, Insert, Rename, Replace, SetKeyword, Wrap
+from .edits import Chain, Delete, DropKeyword, Edit, Insert, NameArgument, Rename, Replace, SetKeyword, Wrap
 from .source import Source, SourceError
 
 _PLACEHOLDER = "__tfboost_wrapped__"
@@ -227,6 +227,8 @@ class _Rebuild:
         match edit:
             case SetKeyword():
                 return add_keyword(node, edit.name, self._expression(edit.value))
+            case NameArgument():
+                return name_argument(node, edit.argument, edit.name)
             case DropKeyword():
                 return drop_keyword(node, edit.name)
             case Rename():
@@ -258,9 +260,11 @@ def _with_leading(statements: list[cst.BaseStatement], owner: int, leading: Sequ
     return result
 
 
-def _order(edit: Edit) -> int:
-    kinds: tuple[type[Edit], ...] = (Rename, SetKeyword, DropKeyword, Replace, Chain, Wrap)
-    return next((i for i, kind in enumerate(kinds) if isinstance(edit, kind)), len(kinds))
+def _order(edit: Edit) -> tuple[int, int]:
+    """Keywords before wraps; arguments are named from the last to the first, as no positional may follow a keyword."""
+    kinds: tuple[type[Edit], ...] = (Rename, NameArgument, SetKeyword, DropKeyword, Replace, Chain, Wrap)
+    last_first = -edit.argument if isinstance(edit, NameArgument) and isinstance(edit.argument, int) else 0
+    return next((i for i, kind in enumerate(kinds) if isinstance(edit, kind)), len(kinds)), last_first
 
 
 def _reindent(line: str, indent: str) -> str:
@@ -313,6 +317,20 @@ def drop_keyword(call: cst.Call, name: str) -> cst.Call:
     return call.with_changes(args=args)
 
 
+def name_argument(call: cst.Call, argument: int | str, name: str) -> cst.Call:
+    args = list(call.args)
+    at = argument if isinstance(argument, int) else next(
+        i for i, a in enumerate(args) if a.keyword is not None and a.keyword.value == argument)
+    args[at] = args[at].with_changes(keyword=cst.Name(name), equal=_equal(args))
+    return call.with_changes(args=args)
+
+
+def _equal(args: Sequence[cst.Arg]) -> cst.AssignEqual:
+    """`=` with the spaces that the call's other keywords have; none as a rule."""
+    tight = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
+    return next((a.equal for a in args if isinstance(a.equal, cst.AssignEqual)), tight)
+
+
 def add_keyword(call: cst.Call, name: str, value: cst.BaseExpression) -> cst.Call:
     """Give a call a keyword argument, in the layout of the arguments that are there.
 
@@ -323,9 +341,7 @@ def add_keyword(call: cst.Call, name: str, value: cst.BaseExpression) -> cst.Cal
         if arg.keyword is not None and arg.keyword.value == name:
             args[index] = arg.with_changes(value=value)
             return call.with_changes(args=args)
-    tight = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
-    equal = next((a.equal for a in args if isinstance(a.equal, cst.AssignEqual)), tight)
-    new = cst.Arg(keyword=cst.Name(name), value=value, equal=equal)
+    new = cst.Arg(keyword=cst.Name(name), value=value, equal=_equal(args))
     if not args:
         return call.with_changes(args=[new])
     last = args[-1]

@@ -52,6 +52,19 @@ class DropKeyword(Edit):
 
 
 @dataclass(frozen=True)
+class NameArgument(Edit):
+    """Write an argument as `name=value`: one given by position (its index), or by another keyword (its name)."""
+
+    node: ast.Call
+    argument: int | str
+    name: str
+
+    @property
+    def slot(self) -> str:
+        return f"argument {self.argument}"
+
+
+@dataclass(frozen=True)
 class Chain(Edit):
     """Call a method on the value of an expression: `expr` → `expr.method(arguments)`, laid out like the chain there."""
 

@@ -255,8 +255,13 @@ class Evaluator:
         if base.kind == "symbol":
             return (Value("symbol", node, self.script, catalog.canonical(f"{base.name}.{attr}")),)
         if base.kind == "module" and base.script:
-            return base.script.exported(attr) or (unknown(f"`{attr}` is not found in {base.script.path.name}", node,
-                                                          self.script),)
+            if found := base.script.exported(attr):
+                return found
+            folder = base.script.path.parent
+            if base.script.path.name == "__init__.py" and (
+                    inner := self.script.project.module([folder], attr, base.script.path)):
+                return (Value("module", node, inner, attr),)
+            return (unknown(f"`{attr}` is not found in {base.script.path.name}", node, self.script),)
         if base.kind == "constant" and base.literal is None:
             return ()  # would raise: cannot be what the script means
         if base.kind == "class" and base.script and isinstance(base.node, ast.ClassDef):
@@ -297,7 +302,7 @@ class Evaluator:
             return Value("array", value.node, value.script, value.name,
                          length=sizes[int(value.literal == 1)] if sizes else None)  # type: ignore[index]
         if value.kind == "tfds":
-            return replace(value, kind="dataset" if value.literal != "info" or index == 0 else "object")
+            return replace(value, kind="dataset")
         return unknown("a part of a dataset element", value.node, value.script)
 
     def _item(self, base: Value, node: ast.Subscript) -> Iterable[Value]:
@@ -385,9 +390,9 @@ class Evaluator:
             info = with_info is not None and self.script.constant(with_info) is not False
             split = self.script.argument(node, "split")
             several = split is None or isinstance(split, ast.List | ast.Tuple)
-            if not info and not several:
-                return (Value("dataset", *here, name),)
-            return (Value("tfds", *here, name, literal="info" if info else None),)
+            data = Value("tfds" if several else "dataset", *here, name)
+            return (Value("sequence", *here, "Tuple", items=((data,), (Value("object", *here, "info"),))),) \
+                if info else (data,)
         kind = catalog.kind_of_call(name)
         if kind == "load-data":
             return (Value("call-load-data", *here, name),)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rewriter.cst import Tree
-from rewriter.edits import Chain, Delete, DropKeyword, Edit, Insert, Rename, Replace, SetKeyword, Wrap
+from rewriter.edits import Chain, Delete, DropKeyword, Edit, Insert, NameArgument, Rename, Replace, SetKeyword, Wrap
 from rewriter.source import SourceError, parse
 
 
@@ -92,6 +92,12 @@ def test_edits_of_nested_nodes() -> None:
         Wrap(call(t, "Adam"), "hvd.DistributedOptimizer(...)"), SetKeyword(call(t, "Adam"), "epsilon", "1e-7"),
         SetKeyword(call(t, "compile"), "jit_compile", "True")
     ]) == "m.compile(hvd.DistributedOptimizer(Adam(1, epsilon=1e-7)), 'mse', jit_compile=True)\n"
+
+
+def test_name_argument() -> None:
+    assert edit("m.fit(g, 10,\n      generator = h)\n", lambda t: [
+        NameArgument(call(t, "fit"), 1, "steps_per_epoch"), NameArgument(call(t, "fit"), "generator", "x")
+    ]) == "m.fit(g, steps_per_epoch = 10,\n      x = h)\n"
 
 
 def test_rename_and_replace() -> None:
