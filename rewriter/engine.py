@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,6 +14,9 @@ from .edits import Delete, Edit, Replace
 from .script import Project, Script
 from .source import RELEVANT, Source, SourceError, parse, read
 from .target import Target
+
+#: Python frames that following a value through a script may take (the default of 1000 is too few for some).
+RECURSION_LIMIT = 4000
 
 #: A rewrite that still proposes something after this many rounds is refused.
 MAX_ROUNDS = 5
@@ -82,6 +86,7 @@ def rewrite(paths: Sequence[Path], options: Options, target_of: Callable[[Source
 
     Writes nothing. `data` gives the bytes of paths that are not to be read from disk.
     """
+    sys.setrecursionlimit(max(sys.getrecursionlimit(), RECURSION_LIMIT))
     results: dict[Path, Result] = {}
     sources: dict[Path, Source] = {}
     for path in paths:
@@ -140,10 +145,19 @@ def _apply(script: Script, edits: list[Edit]) -> Source:
         source = parse(data, script.path)
         compile(data, str(script.path), "exec", dont_inherit=True)
     except (SourceError, SyntaxError, ValueError) as error:
+        _check_original(script.source)
         names = ", ".join(sorted({type(e).__name__ for e in edits}))
         raise SourceError(script.path, f"the rewritten script does not compile ({error}; edits: {names}): "
                           "nothing was written, please report this script") from None
     return source
+
+
+def _check_original(source: Source) -> None:
+    """Some errors show only when a file is compiled, such as a late `from __future__`: they are the script's own."""
+    try:
+        compile(source.data, str(source.path), "exec", dont_inherit=True)
+    except SyntaxError as error:
+        raise SourceError(source.path, f"does not compile: {error.msg}", error.lineno or 0, error.offset or 0) from None
 
 
 class _Plan:
@@ -161,7 +175,8 @@ class _Plan:
                 try:
                     findings = list(codemod.run(script))
                 except RecursionError:
-                    raise SourceError(script.path, "cannot be handled: an expression is nested too deeply") from None
+                    raise SourceError(script.path, f"too entangled to be followed by {codemod.name}: please report "
+                                      f"this script (--ignore {codemod.name} leaves that out)") from None
                 for finding in findings:
                     if isinstance(finding, Refusal):
                         self._refuse(script, codemod, finding)

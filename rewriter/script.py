@@ -120,6 +120,9 @@ class Project:
         self._callers[function] = []  # while looking: recursion sees no callers
         found: list[tuple[Script, ast.Call, int]] = []
         owner = script.names.parents.get(function)
+        if isinstance(owner, ast.ClassDef) and function.name == "__init__":
+            self._callers[function] = self._constructions(owner)
+            return self._callers[function]
         method = isinstance(owner, ast.ClassDef)
         escaped = False
         for other in list(self.scripts.values()):
@@ -135,10 +138,25 @@ class Project:
                     escaped = True
                 elif not isinstance(parent, ast.ImportFrom | ast.alias):
                     escaped = True
-        if method and function.name in ("__init__", "call", "__call__", "build"):
+        if method and function.name in ("call", "__call__", "build"):
             escaped = True
         self._callers[function] = [] if escaped else found
         return self._callers[function]
+
+    def _constructions(self, cls: ast.ClassDef) -> list[tuple[Script, ast.Call, int]]:
+        """Every call of a class; [] when one may be unseen, as where another class derives from it."""
+        found: list[tuple[Script, ast.Call, int]] = []
+        for other in list(self.scripts.values()):
+            for name in other.mentions(cls.name):
+                if not any(v.kind == "class" and v.node is cls for v in other.values(name)):
+                    continue
+                parent = other.names.parents.get(name)
+                if isinstance(parent, ast.Call) and parent.func is name:
+                    found.append((other, parent, 1))
+                elif not (isinstance(parent, ast.Call) and other.symbol(parent.func) == "builtins.super") \
+                        and not isinstance(parent, ast.ImportFrom | ast.alias):
+                    return []
+        return found
 
 
 def _is_partial(script: Script, call: ast.Call) -> bool:
@@ -153,6 +171,7 @@ class Script:
         self.names = Names(source.tree)
         self.parents = self.names.parents
         self._evaluate = Evaluator(self)
+        self._splatting: set[ast.AST | None] = set()
         self._mentions: dict[str, list[ast.expr]] = {}
         self.calls: list[ast.Call] = []
         for node in ast.walk(self.tree):
@@ -270,8 +289,15 @@ class Script:
     def _splat(self, node: ast.expr) -> dict[str, ast.expr] | None:
         """Keys and values of a dict that is written out and never changed."""
         value = self.value(node)
-        if value is None or value.script is not self:
+        if value is None or value.script is not self or value.node in self._splatting:
             return None
+        self._splatting.add(value.node)
+        try:
+            return self._written_out(value)
+        finally:
+            self._splatting.discard(value.node)
+
+    def _written_out(self, value: Value) -> dict[str, ast.expr] | None:
         for alias_script, alias in self.flow(value.node) if isinstance(value.node, ast.expr) else ():
             parent = alias_script.parents.get(alias)
             if isinstance(parent, ast.Attribute) or (isinstance(parent, ast.Subscript)
@@ -431,6 +457,8 @@ class Script:
                     return f"{star.symbol}.{name}"
                 continue
             dotted = catalog.canonical(f"{star.symbol}.{name}")
+            if star.symbol.endswith("layers") and name[:1].isupper() and name not in catalog.LAYERS | {"Input"}:
+                continue
             if catalog.kind_of_call(dotted) and catalog.kind_of_call(dotted) != "array":
                 return dotted
             if catalog.canonical(star.symbol) in ("tensorflow", "keras", "tensorflow.keras") \
@@ -518,9 +546,15 @@ class Script:
                 ) -> Iterator[tuple[Script, ast.AST, tuple[int, ...]]]:
         """Into the parameter of one of the project's own functions."""
         for callee in self.values(call.func):
-            if callee.kind not in ("function", "method") or callee.script is None:
+            if callee.kind not in ("function", "method", "class") or callee.script is None:
                 continue
             function = callee.node
+            if isinstance(function, ast.ClassDef):
+                found = callee.script.method(function, "__init__")
+                if found is None:
+                    continue
+                callee = Value("method", found[1], found[0], "__init__")
+                function = found[1]
             if not isinstance(function, ast.FunctionDef):
                 continue
             names = tuple(a.arg for a in [*function.args.posonlyargs, *function.args.args])

@@ -292,6 +292,8 @@ class Evaluator:
             return (replace(value, kind="array", length=None),)
         if value.kind == "constant" and value.literal is None:
             return ()
+        if value.kind in ("tensor", "parameter"):  # one of several outputs of the same call, or of what a caller gives
+            return (value,)
         return (unknown("a part of it is taken that is not followed", value.node, value.script),)
 
     def _part(self, value: Value, index: int) -> Value:
@@ -315,6 +317,8 @@ class Evaluator:
             return (Value("object", node, self.script, "list"),)
         if base.kind == "array":
             return (replace(base, node=node, length=self._sliced_length(base.length, node.slice)),)
+        if base.kind == "tensor":
+            return (Value("tensor", node, self.script, "slice"),)
         if base.kind == "mapping" and isinstance(base.node, ast.Dict):
             keys = self(node.slice)
             if len(keys) == 1 and keys[0].kind == "constant" and base.script:
@@ -426,7 +430,8 @@ class Evaluator:
         path = catalog.keras_path(name)
         if path.startswith("layers.") and path[7:] in catalog.MERGE_FUNCTIONS:
             return (Value("tensor", *here, name),)
-        if name.startswith("tensorflow.") and not path:
+        if (name.startswith("tensorflow.") and not path) or path in catalog.TENSOR_FUNCTIONS \
+                or path.startswith(("ops.", "activations.")):
             return (Value("tensor", *here, name),)
         if name.endswith("model_selection.train_test_split"):
             return (Value("splits", *here, name),)
@@ -532,6 +537,8 @@ class Evaluator:
                 found.append(constant(-v.literal, node))
             elif v.kind == "array":
                 found.append(v)
+            elif v.kind == "tensor":
+                found.append(Value("tensor", node, self.script, "operator"))
             else:
                 found.append(Value("object", node, self.script, "operator"))
         return found
