@@ -119,6 +119,9 @@ class Tree:
 class _Rebuild:
     def __init__(self, module: cst.Module, by_node: dict[int, list[Edit]], dirty: set[int]) -> None:
         self.module, self.by_node, self.dirty = module, by_node, dirty
+        self.indent = module.default_indent if module.default_indent.strip(" \t") == "" else "    "
+        self.config = cst.PartialParserConfig(
+            encoding=module.encoding, default_indent=self.indent, default_newline=module.default_newline)
 
     def node(self, node: cst.CSTNode) -> Any:
         """The node with everything beneath it edited: itself, or a new one."""
@@ -153,7 +156,7 @@ class _Rebuild:
                 new = self.node(item)
                 result.extend(self._around(item, new) if isinstance(item, cst.BaseStatement) else [new])
         if not result and items and isinstance(items[0], cst.BaseStatement):
-            result = [cst.parse_statement("pass", self.module.config_for_parsing)]
+            result = [cst.parse_statement("pass", self.config)]
         return result
 
     def _line(self, line: cst.SimpleStatementLine) -> list[cst.BaseStatement]:
@@ -202,10 +205,9 @@ class _Rebuild:
 
     def _statements(self, edit: Insert) -> list[cst.BaseStatement]:
         text = edit.text
-        indent = self.module.default_indent
-        if indent != "    ":
-            text = "\n".join(_reindent(line, indent) for line in text.split("\n"))
-        body = list(cst.parse_module(text, self.module.config_for_parsing).body)
+        if self.indent != "    ":
+            text = "\n".join(_reindent(line, self.indent) for line in text.split("\n"))
+        body = list(cst.parse_module(text, self.config).body)
         if edit.blank_lines and body:
             blank = [cst.EmptyLine(indent=False)] * edit.blank_lines
             body[0] = body[0].with_changes(leading_lines=[*blank, *body[0].leading_lines])  # type: ignore[union-attr]
@@ -216,12 +218,12 @@ class _Rebuild:
         if not any(isinstance(e, Insert | Delete) for s in original.body for e in self.by_node.get(id(s), [])):
             return edited
         lines = self._line(cst.SimpleStatementLine(body=original.body, trailing_whitespace=original.trailing_whitespace))
-        return cst.IndentedBlock(body=lines or [cst.parse_statement("pass", self.module.config_for_parsing)])
+        return cst.IndentedBlock(body=lines or [cst.parse_statement("pass", self.config)])
 
     # -- expressions ---------------------------------------------------------------------------------------------
 
     def _expression(self, text: str) -> cst.BaseExpression:
-        return cst.parse_expression(text, self.module.config_for_parsing)
+        return cst.parse_expression(text, self.config)
 
     def _apply(self, node: Any, edit: Edit) -> Any:
         match edit:

@@ -86,7 +86,16 @@ def rewrite(paths: Sequence[Path], options: Options, target_of: Callable[[Source
 
     Writes nothing. `data` gives the bytes of paths that are not to be read from disk.
     """
-    sys.setrecursionlimit(max(sys.getrecursionlimit(), RECURSION_LIMIT))
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, RECURSION_LIMIT))
+    try:
+        return _rewrite(paths, options, target_of, data)
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+def _rewrite(paths: Sequence[Path], options: Options, target_of: Callable[[Source], Target],
+             data: dict[Path, bytes] | None) -> list[Result]:
     results: dict[Path, Result] = {}
     sources: dict[Path, Source] = {}
     for path in paths:
@@ -107,7 +116,7 @@ def rewrite(paths: Sequence[Path], options: Options, target_of: Callable[[Source
             else:  # one file of the group cannot be handled: the others go on without it
                 bad = Path(error.path)
                 others = [p for p in paths if p != bad]
-                again = {r.path: r for r in rewrite(others, options, target_of, data)}
+                again = {r.path: r for r in _rewrite(others, options, target_of, data)}
                 results = {p: again.get(p) or Result(p, results[p].before, results[p].before, error=error) for p in paths}
     return list(results.values())
 

@@ -548,24 +548,19 @@ class Script:
         for callee in self.values(call.func):
             if callee.kind not in ("function", "method", "class") or callee.script is None:
                 continue
-            function = callee.node
-            if isinstance(function, ast.ClassDef):
-                found = callee.script.method(function, "__init__")
-                if found is None:
-                    continue
-                callee = Value("method", found[1], found[0], "__init__")
-                function = found[1]
+            owner, function, bound_self = callee.script, callee.node, callee.kind == "method"
+            if isinstance(function, ast.ClassDef) and (found := owner.method(function, "__init__")):
+                (owner, function), bound_self = found, True
             if not isinstance(function, ast.FunctionDef):
                 continue
             names = tuple(a.arg for a in [*function.args.posonlyargs, *function.args.args])
-            bound = self.bind(call, names[1:] if callee.kind == "method" else names)
+            bound = self.bind(call, names[1:] if bound_self else names)
             for name, given in bound.given.items():
                 if given is expr:
-                    scope = callee.script.names.scopes[function]
-                    for binding in scope.bindings.get(name, ()):
+                    for binding in owner.names.scopes[function].bindings.get(name, ()):
                         if binding.kind == "parameter":
-                            for load in callee.script.names.loads(binding):
-                                yield callee.script, load, path
+                            for load in owner.names.loads(binding):
+                                yield owner, load, path
 
 
 def own_nodes(function: ast.AST) -> Iterator[ast.AST]:

@@ -185,6 +185,8 @@ class Evaluator:
         for v in self(b.value):
             if v.kind == "sequence" and v.items:
                 found.extend(x for item in v.items for x in item)
+            elif v.kind == "method" and v.name == "layers":
+                found.append(Value("layer", b.node, self.script, "get_layer", base=v.base))
             else:
                 found.append(Value("parameter", b.node, self.script, b.name))
         return tuple(found)
@@ -319,6 +321,8 @@ class Evaluator:
             return (replace(base, node=node, length=self._sliced_length(base.length, node.slice)),)
         if base.kind == "tensor":
             return (Value("tensor", node, self.script, "slice"),)
+        if base.kind == "method" and base.name == "layers" and not isinstance(node.slice, ast.Slice):
+            return (Value("layer", node, self.script, "get_layer", base=base.base),)
         if base.kind == "mapping" and isinstance(base.node, ast.Dict):
             keys = self(node.slice)
             if len(keys) == 1 and keys[0].kind == "constant" and base.script:
@@ -433,6 +437,8 @@ class Evaluator:
         if (name.startswith("tensorflow.") and not path) or path in catalog.TENSOR_FUNCTIONS \
                 or path.startswith(("ops.", "activations.")):
             return (Value("tensor", *here, name),)
+        if not name.startswith("builtins.") and any(v.kind == "tensor" for a in node.args[:1] for v in self(a)):
+            return (Value("tensor", *here, name),)
         if name.endswith("model_selection.train_test_split"):
             return (Value("splits", *here, name),)
         if path.startswith("utils.to_categorical") and first.get("0") is not None:
@@ -491,7 +497,7 @@ class Evaluator:
                 return (Value("array", *here, base.name),)
             case "model":
                 if attr == "get_layer":
-                    return (Value("layer", *here, "get_layer"),)
+                    return (Value("layer", *here, "get_layer", base=base),)
                 if attr in ("fit", "fit_generator"):
                     return (Value("history", *here, attr, base=base),)
             case "parameter" | "unknown":

@@ -170,7 +170,7 @@ def edit_bytes(data: bytes, make: Callable[[ast.Module], list[Edit]]) -> bytes:
     return Tree(source, [e.node for e in edits]).apply(edits)
 
 
-@pytest.mark.parametrize("data", [b"import a\rf(a)\r", b"if 1:\n\t f(1)\n\t if 2:\n\t\t f(2)\n"])
+@pytest.mark.parametrize("data", [b"import a\rf(a)\r", b"\x0cf(a)\n", b"if 1:\n\t f(1)\n\t if 2:\n\t\t f(2)\n"])
 def test_what_libcst_cannot_give_back_is_refused(data: bytes) -> None:
     with pytest.raises(SourceError) as error:
         edit_bytes(data, lambda t: [SetKeyword(call(t, "f"), "k", "1")])

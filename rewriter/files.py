@@ -1,0 +1,197 @@
+"""Which files are meant, which of them belong together, and how results get onto the disk."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from .source import RELEVANT, SourceError
+
+#: Folders that a walk never enters, beside hidden ones and virtual environments.
+SKIPPED = frozenset({"node_modules", "__pycache__", "__pypackages__", "site-packages", "venv", "env", "build", "dist"})
+
+#: The name that standard input goes by.
+STDIN = Path("<stdin>")
+
+
+def shown(path: Path | str) -> str:
+    """A path as people read it: relative where it lies below the working folder."""
+    try:
+        relative = os.path.relpath(path)
+    except ValueError:  # another drive
+        return str(path)
+    return str(path) if relative.startswith(os.pardir) else relative
+
+
+# -- finding -----------------------------------------------------------------------------------------------------
+
+
+def find(given: Sequence[Path], excludes: Callable[[Path], bool]) -> Iterator[Path]:
+    """The files meant by paths: files as they are, folders with every *.py below; each file once."""
+    seen: set[str] = set()
+    absolute = any(path.is_absolute() for path in given) and not all(path.is_absolute() for path in given)
+    for path in given:
+        path = Path(os.path.abspath(path)) if absolute else Path(os.path.normpath(path))
+        for found in sorted(_walk(path, excludes)) if path.is_dir() else [path]:
+            real = os.path.realpath(found)
+            if real not in seen:
+                seen.add(real)
+                yield found
+
+
+def _walk(folder: Path, excludes: Callable[[Path], bool]) -> Iterator[Path]:
+    for here, folders, names in os.walk(folder):
+        folders[:] = [f for f in folders if not f.startswith(".") and f not in SKIPPED
+                      and not os.path.exists(os.path.join(here, f, "pyvenv.cfg")) and not excludes(Path(here, f))]
+        for name in names:
+            if name.endswith(".py") and not excludes(path := Path(here, name)) and path.is_file():
+                yield path  # dangling links, as editors leave them, and pipes are no scripts
+
+
+def read(path: Path) -> bytes:
+    """Raises `SourceError` for what cannot be read or is no script by its name."""
+    if path.suffix == ".ipynb":
+        raise SourceError(path, "is a notebook: export it with `jupyter nbconvert --to script` and give the script")
+    try:
+        return path.read_bytes()
+    except (OSError, ValueError) as error:
+        raise SourceError(path, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+# -- files that belong together ----------------------------------------------------------------------------------
+
+_IMPORT = re.compile(rb"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import[ \t]+(\([^)]*\)|[^\r\n]*)|import[ \t]+([^\r\n]*))",
+                     re.MULTILINE)
+#: What a file does to a model or a dataset that it got from elsewhere.
+_CONCERNED = re.compile(rb"\.(?:compile|fit|fit_generator|train_on_batch|map|batch|shuffle|interleave|prefetch)\(")
+
+
+def groups(data: Mapping[Path, bytes]) -> list[list[Path]]:
+    """Files that import each other, directly or through files that only pass names on.
+
+    Only groups that use TensorFlow somewhere, with those of their files that may have something to edit.
+    """
+    concerned = {p for p, d in data.items() if RELEVANT.search(d) or _CONCERNED.search(d)}
+    leader = {path: path for path in concerned}
+
+    def lead(path: Path) -> Path:
+        while leader[path] != path:
+            leader[path] = path = leader[leader[path]]
+        return path
+
+    imports = {path: list(_imports(path, d, data)) for path, d in data.items()} if len(data) > 1 else {}
+    for path in concerned:
+        todo, seen = list(imports.get(path, ())), {path}
+        while todo:
+            other = todo.pop()
+            if other in seen:
+                continue
+            seen.add(other)
+            if other in concerned:
+                leader[lead(other)] = lead(path)
+            else:
+                todo.extend(imports[other])
+    members: dict[Path, list[Path]] = {}
+    for path in data:
+        if path in concerned:
+            members.setdefault(lead(path), []).append(path)
+    return [group for group in members.values() if any(RELEVANT.search(data[path]) for path in group)]
+
+
+def _imports(path: Path, data: bytes, known: Mapping[Path, bytes]) -> Iterator[Path]:
+    """Those of the known files that a file imports."""
+    for module, names, plain in _IMPORT.findall(data):
+        if plain:
+            dotted = [part.split()[0].decode(errors="replace") for part in plain.split(b",") if part.split()]
+        else:
+            prefix = module.decode(errors="replace")
+            dotted = [prefix, *(prefix.rstrip(".") + "." * prefix.endswith(".") + "." * (not prefix.endswith("."))
+                                + name.decode(errors="replace")
+                                for part in names.strip(b"() \t").split(b",") for name in part.split()[:1])]
+        for name in dotted:
+            yield from _module(path.parent, name, known)
+
+
+def _module(folder: Path, name: str, known: Mapping[Path, bytes]) -> Iterator[Path]:
+    plain = name.lstrip(".")
+    for _ in range(len(name) - len(plain) - 1):
+        folder = folder.parent
+    stem = folder.joinpath(*plain.split(".")) if plain else folder
+    for candidate in (stem.with_name(f"{stem.name}.py") if plain else stem / "__init__.py", stem / "__init__.py"):
+        if candidate in known:
+            yield candidate
+
+
+# -- writing -----------------------------------------------------------------------------------------------------
+
+
+def write(files: Mapping[Path, bytes], modes_of: Mapping[Path, Path] | None = None) -> None:
+    """Put bytes into files, all or none of them: each appears at once, with the permissions that it had.
+
+    A link stays a link: the file that it points to is written. `modes_of` names the file from which a new one takes its
+    permissions. Raises `SourceError`.
+    """
+    import tempfile
+
+    ready: list[tuple[str, Path, Path]] = []
+    path = Path()
+    try:
+        for path, data in files.items():
+            real = Path(os.path.realpath(path))
+            exists = real.exists()
+            if exists and not real.is_file() and not real.is_dir():  # a pipe, /dev/stdout
+                real.write_bytes(data)
+                continue
+            if exists and not os.access(real, os.W_OK):
+                raise PermissionError(0, "it is read-only")
+            if real.is_dir():
+                raise IsADirectoryError(0, "it is a folder")
+            real.parent.mkdir(parents=True, exist_ok=True)
+            handle, temporary = tempfile.mkstemp(prefix=".tfboost-", suffix=".tmp", dir=real.parent)
+            ready.append((temporary, real, path))
+            with open(handle, "wb") as stream:
+                stream.write(data)
+            model = real if exists else (modes_of or {}).get(path)
+            os.chmod(temporary, stat.S_IMODE(os.stat(model).st_mode) if model and model.is_file() else 0o666 & ~_umask())
+        while ready:
+            temporary, real, path = ready[0]
+            os.replace(temporary, real)
+            ready.pop(0)
+    except OSError as error:
+        raise SourceError(path, f"cannot be written: {error.strerror or error}") from None
+    finally:
+        for temporary, _, _ in ready:
+            try:
+                os.unlink(temporary)
+            except OSError:
+                pass
+
+
+def _umask() -> int:
+    mask = os.umask(0o22)
+    os.umask(mask)
+    return mask
+
+
+def destinations(given: Sequence[Path], found: Sequence[Path], out: Path) -> dict[Path, Path]:
+    """Where `-o OUT` puts each file: OUT itself for one script, below the folder OUT for several.
+
+    Below a folder, files lie as they lie below the folder that holds all that was given. Raises `ValueError`.
+    """
+    several = len(given) > 1 or given[0].is_dir()
+    if not several and not out.is_dir() and not str(out).endswith(("/", os.sep)):
+        places = {path: out for path in found}
+    else:
+        if out.exists() and not out.is_dir():
+            raise ValueError(f"{out} is a file, and there are several scripts to write: give a folder")
+        tops = [os.path.abspath(p if p.is_dir() else p.parent) for p in given]
+        base = os.path.commonpath(tops)
+        places = {path: out / os.path.relpath(os.path.abspath(path), base) for path in found}
+    originals = {os.path.realpath(path) for path in found}
+    for path, place in places.items():
+        if os.path.realpath(place) in originals:
+            raise ValueError(f"-o would overwrite {shown(path)}: --in-place does that")
+    return places

@@ -1,0 +1,539 @@
+"""Input pipelines: the stages that made a dataset, and everything that is done with one.
+
+For a dataset value, `stages` and `upstream` look back to its sources. `routes` looks forward: one route for every
+way from a dataset to something that uses it up (a fit, a loop, an iterator, an escape), with the stages on the way.
+`roles` says what a dataset is for. `consumers` lists the places of a script where pipelines end.
+
+    for use in consumers(script):            # model.fit(ds): Use(kind="fit", node=<ds>, call=<the call>)
+        for value in script.values(use.node):
+            [s.name for s in stages(value)]  # ["tensorflow.data.Dataset.from_tensor_slices", "shuffle", "batch"]
+    for route in routes(script, call):       # from the dataset that `call` makes
+        route.stages, route.end.kind         # the dataset methods that follow, then "fit", "loop", "escape", ...
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+from weakref import WeakKeyDictionary
+
+from . import catalog
+from .scopes import FUNCTIONS
+from .script import Script, own_nodes
+from .values import Value
+
+UseKind = Literal["stage", "fit", "validate", "evaluate", "predict", "loop", "iterator", "input_fn", "adapt",
+                  "inspect", "attribute", "escape"]
+Role = Literal["training", "validation", "prediction", "iteration", "preprocessing", "unknown"]
+
+#: More routes than this from one dataset are not told apart: one escape is added.
+MAX_ROUTES = 200
+
+#: Functions that combine datasets into one.
+COMBINING = {
+    "tensorflow.data.Dataset.zip": "zip",
+    "tensorflow.data.Dataset.sample_from_datasets": "sample_from_datasets",
+    "tensorflow.data.Dataset.choose_from_datasets": "choose_from_datasets",
+    "tensorflow.data.experimental.sample_from_datasets": "sample_from_datasets",
+    "tensorflow.data.experimental.choose_from_datasets": "choose_from_datasets",
+}
+#: Dataset classes that read the files that they are given, which may come from a dataset.
+READERS = {f"tensorflow.data.{n}": n for n in ("TFRecordDataset", "TextLineDataset", "FixedLengthRecordDataset")}
+
+#: Stages that hand on what they get: nothing is computed in them that a prefetch before them would not have ready.
+PASSING = frozenset("take skip repeat with_options enumerate shard take_while".split())
+
+_WRAPPERS = frozenset({"builtins.enumerate", "tqdm.tqdm", "tqdm.auto.tqdm", "tqdm.notebook.tqdm", "tqdm.trange",
+                       "tensorflow_datasets.as_numpy"})
+_LOOKS = frozenset("print len type isinstance hasattr getattr id repr str bool callable help dir vars".split())
+_ITERATORS = frozenset("make_one_shot_iterator make_initializable_iterator".split())
+_SITES: dict[str, dict[str, UseKind]] = {
+    "fit": {"x": "fit", "validation_data": "validate"},
+    "fit_generator": {"generator": "fit", "validation_data": "validate"},
+    "evaluate": {"x": "evaluate"},
+    "evaluate_generator": {"generator": "evaluate"},
+    "predict": {"x": "predict"},
+    "predict_generator": {"generator": "predict"},
+}
+_ROLES: dict[UseKind, Role] = {
+    "fit": "training", "validate": "validation", "evaluate": "validation", "predict": "prediction",
+    "adapt": "preprocessing", "escape": "unknown",
+}
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Use:
+    """One thing that is done with a dataset.
+
+    kind: "stage" (`call` makes the next dataset), "fit", "validate" (validation_data), "evaluate", "predict",
+    "loop" (`call` is the `for`, comprehension or consuming call), "iterator" (`call` makes it), "input_fn" (an
+    Estimator reads it), "adapt" (a preprocessing layer learns from it), "inspect" (printed, counted, compared),
+    "attribute" (`ds.class_names`), or "escape": it goes where it is not followed; `name` says where to.
+    """
+
+    script: Script
+    node: ast.expr  # the expression that is the dataset
+    kind: UseKind
+    name: str  # method or function
+    call: ast.AST
+
+    @property
+    def line(self) -> int:
+        return getattr(self.call, "lineno", 0)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Route:
+    """A way from a dataset, through stages, to something that uses it up."""
+
+    stages: tuple[Use, ...]
+    end: Use
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(s.name for s in self.stages)
+
+    def first(self, *names: str) -> Use | None:
+        """The first stage on the way with one of these names."""
+        return next((s for s in self.stages if s.name in names), None)
+
+
+# -- backwards ----------------------------------------------------------------------------------------------------
+
+
+def stages(dataset: Value) -> list[Value]:
+    """The stages that made a dataset, its source first; datasets that were combined are left to `upstream`."""
+    found = [dataset]
+    while (base := found[-1].base) is not None and base.kind in ("dataset", "tfds"):
+        found.append(base)
+    return found[::-1]
+
+
+def inputs(stage: Value) -> list[Value]:
+    """The datasets that one stage takes: its receiver, what it is zipped or concatenated with, file names."""
+    found = [stage.base] if stage.base is not None and stage.base.kind in ("dataset", "tfds") else []
+    script, call = stage.script, stage.node
+    if script is None or not isinstance(call, ast.Call):
+        return found
+    if stage.name in COMBINING or stage.name in READERS or stage.name in ("concatenate", "zip"):
+        todo: list[ast.expr] = [*call.args, *(k.value for k in call.keywords)]
+        for argument in todo:
+            for value in script.values(argument):
+                if value.kind in ("dataset", "tfds"):
+                    found.append(value)
+                elif value.kind == "sequence":
+                    found += [v for item in value.items for v in item if v.kind in ("dataset", "tfds")]
+    return found
+
+
+def upstream(dataset: Value) -> Iterator[Value]:
+    """A dataset and every dataset that it was made from, nearest first."""
+    seen: set[tuple[ast.AST | None, str, int]] = set()
+    todo = [dataset]
+    while todo:
+        value = todo.pop(0)
+        key = (value.node, value.name, id(value.base))
+        if key not in seen and len(seen) < 500:
+            seen.add(key)
+            yield value
+            todo += inputs(value)
+
+
+def prefetched(dataset: Value) -> bool:
+    """Whether it ends in a prefetch, or in one that only stages without work follow."""
+    for stage in reversed(stages(dataset)):
+        if stage.name == "prefetch" or (stage.name == "apply" and _applies(
+                stage, "prefetch_to_device", "copy_to_device")):
+            return True
+        if stage.name not in PASSING:
+            return False
+    return False
+
+
+def _applies(stage: Value, *names: str) -> bool:
+    if stage.script is None or not isinstance(stage.node, ast.Call) or not stage.node.args:
+        return False
+    applied = stage.node.args[0]
+    while isinstance(applied, ast.Call):
+        if stage.script.called(applied).rpartition(".")[2] in names:
+            return True
+        applied = applied.func
+    return any(v.name.rpartition(".")[2] in names for v in stage.script.values(stage.node.args[0]))
+
+
+# -- forwards -----------------------------------------------------------------------------------------------------
+
+_USES: WeakKeyDictionary[Script, dict[ast.AST, list[Use]]] = WeakKeyDictionary()
+
+
+def uses(script: Script, node: ast.AST) -> list[Use]:
+    """What is done with the dataset that an expression makes, wherever its value goes; further stages are one use."""
+    memo = _USES.setdefault(script, {})
+    if node not in memo:
+        memo[node] = []  # a function that is asked for while it is looked at adds nothing
+        memo[node] = _Forward(script, node).found
+    return memo[node]
+
+
+def routes(script: Script, node: ast.AST) -> list[Route]:
+    """Every way from the dataset that `node` makes to something that uses it up, cheapest description of "what for"."""
+    found: list[Route] = []
+
+    def walk(script: Script, node: ast.AST, way: tuple[Use, ...]) -> None:
+        for use in uses(script, node):
+            if len(found) >= MAX_ROUTES:
+                return
+            if use.kind != "stage":
+                found.append(Route(way, use))
+            elif all(use.call is not s.call for s in way):
+                walk(use.script, use.call, (*way, use))
+
+    walk(script, node, ())
+    if len(found) >= MAX_ROUTES and isinstance(node, ast.expr):
+        found.append(Route((), Use(script, node, "escape", "too many places", node)))
+    return found
+
+
+def roles(script: Script, node: ast.AST) -> frozenset[Role]:
+    """What the dataset that `node` makes is for. Empty: nothing uses it up. "iteration": a loop that does not train."""
+    return frozenset(r for route in routes(script, node) if (r := role(route.end)))
+
+
+def role(use: Use) -> Role | None:
+    """What the end of a route means; None for looking at a dataset without reading it."""
+    if use.kind in ("loop", "iterator"):
+        return _role_of_loop(use)
+    if use.kind == "input_fn":
+        return {"train": "training", "evaluate": "validation", "predict": "prediction"}.get(  # type: ignore
+            use.name, "unknown")
+    return _ROLES.get(use.kind)
+
+
+def consumers(script: Script) -> list[Use]:
+    """The places of this script where a dataset is used up for training or validation, in the order of the source.
+
+    `fit`, `validation_data`, `evaluate`; loops and iterators whose code trains or runs a model; Estimators' input
+    functions; `experimental_distribute_dataset`. The expression `use.node` need not be a dataset for certain.
+    """
+    found: list[Use] = []
+    for call in script.calls:
+        match call.func:
+            case ast.Attribute(attr=attr) if attr in _SITES:
+                found += [u for u in _site(script, call, attr) if u.kind != "predict"]
+            case ast.Attribute(attr="experimental_distribute_dataset") if call.args:
+                found.append(Use(script, call.args[0], "loop", "experimental_distribute_dataset", call))
+            case ast.Attribute(attr=attr, value=receiver) if attr in _ITERATORS:
+                datasets = [receiver] if script.is_dataset(receiver) else call.args[:1]
+                found += [Use(script, d, "iterator", attr, call) for d in datasets]
+            case ast.Name(id="iter") if len(call.args) == 1:
+                found.append(Use(script, call.args[0], "iterator", "iter", call))
+            case _:
+                for keyword in call.keywords:
+                    if keyword.arg == "input_fn":
+                        found += [Use(script, body, "input_fn", _estimator_method(script, call), call)
+                                  for body in _results(script, keyword.value)]
+    for node in ast.walk(script.tree):
+        if isinstance(node, ast.For | ast.AsyncFor):
+            iterated = _unwrapped(script, node.iter)
+            if any(v.kind == "dataset" for v in script.values(iterated)):
+                found.append(Use(script, iterated, "loop", "for", node))
+    found = [u for u in found if u.kind not in ("loop", "iterator") or u.name == "experimental_distribute_dataset"
+             or role(u) in ("training", "validation")]
+    return sorted(found, key=lambda u: (u.node.lineno, u.node.col_offset))
+
+
+def _unwrapped(script: Script, node: ast.expr) -> ast.expr:
+    """The dataset in `enumerate(tqdm(ds))` and `ds.as_numpy_iterator()`."""
+    while isinstance(node, ast.Call):
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "as_numpy_iterator":
+            node = node.func.value
+        elif node.args and (script.called(node) in _WRAPPERS or _name(node.func) in ("tqdm", "enumerate")):
+            node = node.args[0]
+        else:
+            break
+    return node
+
+
+def _results(script: Script, function: ast.expr) -> Iterator[ast.expr]:
+    """What a function of this script returns; a name, a lambda."""
+    for value in script.values(function):
+        if value.kind in ("function", "method") and value.script is script and value.node is not None:
+            yield from [value.node.body] if isinstance(value.node, ast.Lambda) else script.returns(value.node)
+
+
+def _estimator_method(script: Script, call: ast.Call) -> str:
+    name = _name(call.func)
+    return {"TrainSpec": "train", "EvalSpec": "evaluate"}.get(name, name)
+
+
+def _name(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def _site(script: Script, call: ast.Call, method: str) -> Iterator[Use]:
+    models = script.values(call.func.value) if isinstance(call.func, ast.Attribute) else ()
+    if not any(v.kind in ("model", "unknown", "parameter", "method", "object") for v in models):
+        return
+    arguments = script.bind(call, f"Model.{method}")
+    for name, kind in _SITES[method].items():
+        if (argument := arguments.get(name)) is not None:
+            yield Use(script, argument, kind, method, call)
+
+
+class _Forward:
+    """Follows one value through names, attributes, containers and the project's functions."""
+
+    def __init__(self, script: Script, node: ast.AST) -> None:
+        self.found: list[Use] = []
+        seen: set[tuple[ast.AST, tuple[object, ...]]] = set()
+        todo: list[tuple[Script, ast.AST, tuple[object, ...]]] = [(script, node, ())]
+        while todo:
+            where, expr, path = todo.pop()
+            if (expr, path) in seen:
+                continue
+            if len(seen) > 2000:
+                self._add(where, expr, "escape", "too many places", expr)
+                break
+            seen.add((expr, path))
+            followed = list(where.successors(expr, path))  # type: ignore[arg-type]
+            followed += self._use(where, expr, path, bool(followed))
+            todo.extend(followed)
+        self.found.sort(key=lambda u: (u.line, u.node.lineno, u.node.col_offset))
+
+    def _add(self, script: Script, node: ast.AST, kind: UseKind, name: str, call: ast.AST) -> None:
+        if isinstance(node, ast.expr) and all(u.call is not call or u.kind != kind for u in self.found):
+            self.found.append(Use(script, node, kind, name, call))
+
+    def _use(self, script: Script, expr: ast.AST, path: tuple[object, ...], followed: bool
+             ) -> list[tuple[Script, ast.AST, tuple[object, ...]]]:
+        """Records what the parent of an expression does with it; returns where else the value goes."""
+        parent = script.parents.get(expr)
+        match parent:
+            case ast.Attribute(attr=attr):
+                call = script.parents.get(parent)
+                if path:
+                    if attr not in ("items", "keys", "values", "get"):
+                        return []
+                    self._add(script, expr, "escape", f"the container's `{attr}`", parent)
+                elif not isinstance(call, ast.Call) or call.func is not parent:
+                    self._add(script, expr, "attribute", attr, parent)
+                else:
+                    return self._method(script, expr, attr, call)
+            case ast.Call() | ast.keyword():
+                call = parent if isinstance(parent, ast.Call) else script.parents.get(parent)
+                if isinstance(call, ast.Call) and expr is not call.func:
+                    return self._argument(script, expr, path, call, followed)
+                if not isinstance(call, ast.Call):
+                    self._add(script, expr, "escape", "a class definition", parent)
+            case ast.For() | ast.AsyncFor() if parent.iter is expr:
+                if not path:
+                    self._add(script, expr, "loop", "for", parent)
+                elif not followed:
+                    self._add(script, expr, "escape", "a loop over several datasets", parent)
+            case ast.comprehension() if parent.iter is expr:
+                self._add(script, expr, "loop" if not path else "escape", "a comprehension", expr)
+            case ast.Lambda() | ast.Return():
+                function = parent if isinstance(parent, ast.Lambda) else script.function_of(parent)
+                if not followed and function is not None:
+                    return self._returned(script, expr, path, function)
+            case ast.Assign() | ast.AnnAssign():
+                targets = parent.targets if isinstance(parent, ast.Assign) else [parent.target]
+                if any(isinstance(t, ast.Subscript | ast.Starred) or (
+                        isinstance(t, ast.Tuple | ast.List) and not path) for t in targets):
+                    self._add(script, expr, "escape", "a container", parent)
+            case ast.Subscript() if parent.value is expr and not followed:
+                self._add(script, expr, "escape", "a part of it that is not followed", parent)
+            case ast.Starred() | ast.Yield() | ast.YieldFrom() | ast.Await() | ast.BinOp() | ast.AugAssign() \
+                    | ast.arguments() | ast.Set():
+                self._add(script, expr, "escape", "a place that is not followed", parent)
+            case ast.Dict() if not followed:
+                self._add(script, expr, "escape", "a dictionary", parent)
+            case ast.Compare() | ast.FormattedValue():
+                self._add(script, expr, "inspect", "a comparison", parent)
+        return []
+
+    def _method(self, script: Script, expr: ast.AST, attr: str, call: ast.Call
+                ) -> list[tuple[Script, ast.AST, tuple[object, ...]]]:
+        if attr == "as_numpy_iterator":
+            return [(script, call, ())]
+        if attr in catalog.DATASET_METHODS:
+            self._add(script, expr, "stage", attr, call)
+        elif attr in _ITERATORS:
+            self._add(script, expr, "iterator", attr, call)
+        elif attr in ("reduce", "get_single_element", "save"):
+            self._add(script, expr, "loop", attr, call)
+        elif attr in ("cardinality", "options", "__len__", "__class__"):
+            self._add(script, expr, "inspect", attr, call)
+        elif attr in ("__iter__", "make_iterator", "get_next"):
+            self._add(script, expr, "iterator", attr, call)
+        else:
+            self._add(script, expr, "escape", f"`{attr}`", call)
+        return []
+
+    def _argument(self, script: Script, expr: ast.AST, path: tuple[object, ...], call: ast.Call, followed: bool
+                  ) -> list[tuple[Script, ast.AST, tuple[object, ...]]]:
+        name, last = script.called(call), _name(call.func)
+        if name in COMBINING or name in READERS:
+            self._add(script, expr, "stage", COMBINING.get(name) or READERS[name], call)
+        elif name in _WRAPPERS or name.rpartition(".")[2] == "tqdm":
+            return [(script, call, path)]
+        elif name == "builtins.iter" or last in _ITERATORS:
+            self._add(script, expr, "iterator", last, call)
+        elif name.startswith("builtins.") and name[9:] in _LOOKS or name.endswith("experimental.cardinality"):
+            self._add(script, expr, "inspect", last, call)
+        elif name in ("builtins.list", "builtins.tuple", "builtins.zip", "builtins.sum", "builtins.sorted",
+                      "builtins.next", "builtins.map") and not path:
+            self._add(script, expr, "loop", last, call)
+        elif last == "experimental_distribute_dataset":
+            self._add(script, expr, "loop", last, call)
+        elif isinstance(call.func, ast.Attribute) and last in _SITES and (
+                site := [u for u in _site(script, call, last) if u.node is expr]):
+            if path:
+                self._add(script, expr, "escape", f"`{last}` among other arguments", call)
+            else:
+                self._add(script, expr, site[0].kind, last, call)
+        elif isinstance(call.func, ast.Attribute) and last in ("concatenate", "zip") \
+                and script.is_dataset(call.func.value):
+            self._add(script, expr, "stage", last, call)
+        elif isinstance(call.func, ast.Attribute) and last == "adapt":
+            self._add(script, expr, "adapt", last, call)
+        elif name in ("builtins.dict",) and isinstance(script.parents.get(expr), ast.keyword):
+            self._add(script, expr, "escape", "a dictionary", call)
+        elif not followed or any(v.kind not in ("function", "method") or v.script is None
+                                 for v in script.values(call.func)):
+            self._add(script, expr, "escape", f"`{last or 'a function'}`", call)
+        return []
+
+    def _returned(self, script: Script, expr: ast.AST, path: tuple[object, ...], function: ast.AST
+                  ) -> list[tuple[Script, ast.AST, tuple[object, ...]]]:
+        """A function whose calls are not all seen: it may be given to a dataset's method, or to an Estimator."""
+        mentions: list[tuple[Script, ast.AST]] = [(script, function)] if isinstance(function, ast.Lambda) else []
+        if isinstance(function, ast.FunctionDef):
+            for other in list(script.project.scripts.values()):
+                mentions += [(other, m) for m in other.mentions(function.name)
+                             if any(v.node is function for v in other.values(m))]
+        further: list[tuple[Script, ast.AST, tuple[object, ...]]] = []
+        shown = "a lambda" if isinstance(function, ast.Lambda) else f"`{getattr(function, 'name', '')}`"
+        if not mentions:
+            self._add(script, expr, "escape", f"whoever calls {shown}", script.parents[expr])
+        for other, mention in mentions:
+            parent = other.parents.get(mention)
+            call = other.parents.get(parent) if isinstance(parent, ast.keyword) else parent
+            if isinstance(call, ast.Call) and mention is call.func:
+                further.append((other, call, path))
+            elif isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and not path \
+                    and call.func.attr in ("interleave", "flat_map", "apply") and other.is_dataset(call.func.value):
+                self._add(other, expr, "stage", call.func.attr, call)
+            elif isinstance(parent, ast.keyword) and parent.arg == "input_fn" and isinstance(call, ast.Call):
+                self._add(other, expr, "input_fn", _estimator_method(other, call), call)
+            elif isinstance(parent, ast.Assign) and isinstance(function, ast.Lambda):
+                for further_script, use in other.flow(mention):
+                    outer = further_script.parents.get(use)
+                    if isinstance(outer, ast.Call) and outer.func is use:
+                        further.append((further_script, outer, path))
+                    elif use is not mention:
+                        self._add(script, expr, "escape", "a lambda", mention)
+            else:
+                self._add(script, expr, "escape", f"whoever calls {shown}", mention)
+        return further
+
+
+# -- what a loop does ---------------------------------------------------------------------------------------------
+
+_TRAINING_CALLS = frozenset("apply_gradients minimize train_on_batch GradientTape apply compute_gradients".split())
+_RUNNING_CALLS = frozenset("test_on_batch predict_on_batch test_step update_state".split())
+
+
+def reached(script: Script, nodes: Iterable[ast.AST]) -> Iterator[tuple[Script, ast.Call]]:
+    """The calls in some code, and those in the project's functions that it calls."""
+    seen: set[ast.AST] = set()
+    todo: list[tuple[Script, ast.AST]] = [(script, n) for n in nodes]
+    while todo and len(seen) < 300:
+        where, root = todo.pop()
+        if root in seen:
+            continue
+        seen.add(root)
+        for node in ast.walk(root):
+            if not isinstance(node, ast.Call):
+                continue
+            yield where, node
+            given = [node.func, *node.args] if _name(node.func) in ("run", "function") else [node.func]
+            for expr in given:
+                if not isinstance(expr, ast.Name | ast.Attribute):
+                    continue
+                for value in where.values(expr):
+                    if value.kind in ("function", "method") and value.script and isinstance(value.node, FUNCTIONS):
+                        todo.append((value.script, value.node))
+                    elif value.kind in ("model", "layer") and value.cls and value.cls.script and isinstance(
+                            value.cls.node, ast.ClassDef):
+                        if method := value.cls.script.method(value.cls.node, "call"):
+                            todo.append(method)
+
+
+def _role_of_loop(use: Use) -> Role:
+    script, call = use.script, use.call
+    if use.name in ("list", "tuple", "sorted", "reduce", "save", "next", "a comprehension"):
+        return "iteration"
+    blocks: list[tuple[Script, ast.AST]] = []
+    if isinstance(call, ast.For | ast.AsyncFor):
+        blocks = [(script, statement) for statement in call.body]
+    else:  # an iterator, or a distributed dataset: the code around whatever takes elements from it
+        for other, expr in script.flow(call):
+            parent = other.parents.get(expr)
+            if isinstance(parent, ast.For | ast.AsyncFor) and parent.iter is expr:
+                blocks += [(other, s) for s in parent.body]
+            elif isinstance(parent, ast.Attribute | ast.Call):
+                around = next(other.enclosing(expr, ast.For, ast.While, ast.FunctionDef), other.tree)
+                blocks += [(other, s) for s in around.body]  # type: ignore[attr-defined]
+        if use.name in _ITERATORS and any(c.func.attr == "minimize" or c.func.attr == "apply_gradients"
+                                          for c in script.calls if isinstance(c.func, ast.Attribute)):
+            return "training"
+    runs = False
+    for where, statement in blocks:
+        for owner, inner in reached(where, [statement]):
+            name = _name(inner.func)
+            if name in _TRAINING_CALLS and (name != "apply" or _is_optimizer(owner, inner)):
+                return "training"
+            runs |= name in _RUNNING_CALLS or any(v.kind == "model" for v in owner.values(inner.func))
+    return "validation" if runs else "iteration"
+
+
+def _is_optimizer(script: Script, call: ast.Call) -> bool:
+    return isinstance(call.func, ast.Attribute) and any(
+        v.kind == "optimizer" for v in script.values(call.func.value))
+
+
+def related(script: Script) -> list[Script]:
+    """The script and those that belong to its program: what it imports and what imports it, directly or not."""
+    links: dict[Script, set[Script]] = {s: set() for s in script.project.scripts.values()}
+    for importer in list(links):
+        for scope in importer.names.scopes.values():
+            for bindings in scope.bindings.values():
+                for b in bindings:
+                    if b.kind in ("import", "star") and (found := script.project.resolve(importer, b.symbol)):
+                        links.setdefault(importer, set()).add(found[0])
+                        links.setdefault(found[0], set()).add(importer)
+    connected = [script]
+    for s in connected:
+        connected += [o for o in links.get(s, ()) if o not in connected]
+    return connected
+
+
+def in_function_of(script: Script, node: ast.AST, *methods: str) -> bool:
+    """Whether a node stands in a function that is given to one of these dataset methods."""
+    for function in script.enclosing(node, *FUNCTIONS):
+        mentions: list[ast.AST] = [function] if isinstance(function, ast.Lambda) else [
+            m for m in script.mentions(getattr(function, "name", "")) if any(
+                v.node is function for v in script.values(m))]
+        for mention in mentions:
+            parent = script.parents.get(mention)
+            call = script.parents.get(parent) if isinstance(parent, ast.keyword) else parent
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in methods \
+                    and call.func is not mention:
+                return True
+    return False
+
+
+__all__ = ["COMBINING", "PASSING", "READERS", "Role", "Route", "Use", "consumers", "in_function_of", "inputs",
+           "own_nodes", "prefetched", "reached", "related", "role", "roles", "routes", "stages", "upstream", "uses"]

@@ -1,0 +1,931 @@
+"""What is known of a script's training: which `fit` calls train what a `compile` call compiles, on what, for how long.
+
+    for training in trainings(script):
+        training.compile               # the call of `model.compile(...)`
+        training.fits                  # its `fit` and `fit_generator` calls, as far as they are seen
+        training.tests                 # `evaluate` and `predict` calls, and the validation of each `fit`
+        training.unseen                # reasons why a use of the model may not be seen
+        training.place("jit_compile")  # the call that takes a new argument for `Model.compile`, or why there is none
+
+Numbers of steps are computed as Keras computes them; one that is not known has a reason. Nothing is executed.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from . import catalog
+from .script import Script, Site, own_nodes
+from .values import Value
+
+FITS = ("fit", "fit_generator")
+TESTS = ("evaluate", "evaluate_generator", "predict", "predict_generator")
+ON_BATCH = ("train_on_batch", "test_on_batch", "predict_on_batch")
+#: Stands for the length of `dataset.repeat()`.
+ENDLESS = math.inf
+
+
+@dataclass(frozen=True, eq=False)
+class Use:
+    """One thing that is done to a model or with it, which another part of the script may not show."""
+
+    node: ast.AST
+    script: Script
+    reason: str
+
+
+@dataclass(frozen=True)
+class Count:
+    """A number of samples, elements or steps; where it is None, `why` says what of it is not known.
+
+    sized: Keras can tell the number by itself when it runs, even where it is not known here. None: that is open.
+    given: the number stands in the call (`steps_per_epoch`, `validation_steps`, `steps`).
+    """
+
+    number: int | float | None = None
+    why: str = ""
+    sized: bool | None = None
+    given: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A `fit`, `evaluate` or `predict`, or the validation that belongs to a `fit`.
+
+    purpose: "fit", "evaluate", "predict" or "validation".
+    data: "arrays", "dataset", "loader", "generator" or "unknown".
+    source: the expression of the data.
+    """
+
+    site: Site
+    purpose: str
+    data: str
+    source: ast.expr | None
+    steps: Count
+
+
+@dataclass(eq=False)
+class Training:
+    """A `compile` call and what is done with the models that it compiles."""
+
+    compile: Site
+    models: list[Value]
+    fits: list[Run] = field(default_factory=list)
+    tests: list[Run] = field(default_factory=list)
+    on_batch: list[Site] = field(default_factory=list)
+    unseen: list[Use] = field(default_factory=list)
+
+    @property
+    def script(self) -> Script:
+        return self.compile.script
+
+    def node_in(self, script: Script) -> ast.AST:
+        """Where to report about it in a script: the compile call, or the first call of this script that trains."""
+        if self.compile.script is script:
+            return self.compile.call
+        return next((r.site.call for r in [*self.fits, *self.tests] if r.site.script is script), self.compile.call)
+
+    def classes(self) -> list[Value]:
+        """The project's own classes that the models are instances of."""
+        return list({m.cls.node: m.cls for m in self.models if m.cls is not None}.values())
+
+    def method(self, name: str) -> tuple[Script, ast.FunctionDef] | None:
+        """A method of `keras.Model` that one of the models' classes defines itself."""
+        for cls in self.classes():
+            if cls.script and isinstance(cls.node, ast.ClassDef) and (found := cls.script.method(cls.node, name)):
+                return found
+        return None
+
+    def place(self, keyword: str) -> ast.Call | str | None:
+        """The call that takes `keyword=` for `Model.compile`; why there is none; None where it is given already."""
+        if keyword in self.compile.arguments:
+            return None
+        if self.compile.arguments.open:
+            return f"the arguments of `compile` that come from a splat may hold `{keyword}`"
+        own = self.method("compile")
+        if own is None:
+            return self.compile.call
+        script, method = own
+        if len({m.cls.node if m.cls else None for m in self.models}) > 1:
+            return "models of several classes are compiled here, one with a `compile` of its own"
+        return self._place_in(keyword, script, method)
+
+    def _place_in(self, keyword: str, script: Script, method: ast.FunctionDef) -> ast.Call | str | None:
+        """The place in a class's own `compile`: its call of `super().compile`, or the call of it that is passed on."""
+        name = self.classes()[0].name
+        overridden = f"`{name}` has its own `compile`"
+        calls = [n for n in own_nodes(method) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)
+                 and n.func.attr == "compile"]
+        if len(calls) != 1 or not _is_super(script, calls[0].func) or script.parents.get(
+                script.statement(calls[0])) is not method:
+            return f"{overridden}, which does not simply call `super().compile`"
+        owner = script.parents[method]
+        assert isinstance(owner, ast.ClassDef)
+        for other, cls in script.ancestry(owner)[1:]:
+            if other.method(cls, "compile"):
+                return f"{overridden}, and a class that it derives from too"
+        call = calls[0]
+        arguments = script.bind(call, "Model.compile")
+        if keyword in arguments:
+            return None
+        parameters = method.args
+        names = {a.arg for a in [*parameters.posonlyargs, *parameters.args, *parameters.kwonlyargs]}
+        if arguments.open:
+            splats = [k.value for k in call.keywords if k.arg is None]
+            passed = [s for s in splats if isinstance(s, ast.Name) and parameters.kwarg
+                      and s.id == parameters.kwarg.arg and all(b.node is parameters.kwarg
+                                                               for b in script.names.reaching(s))]
+            if len(passed) == len(splats) and keyword not in names \
+                    and not any(isinstance(a, ast.Starred) for a in call.args):
+                return self.compile.call
+            return f"{overridden}, whose `super().compile` may be given `{keyword}` already"
+        if keyword in names:
+            return f"{overridden} with a parameter `{keyword}`"
+        sites = [s for other in list(script.project.scripts.values()) for s in other.sites("compile")
+                 if any(m.cls is not None and m.cls.node is self.classes()[0].node for m in s.models)]
+        if len(sites) > 1:
+            return f"{overridden}, which compiles several models"
+        return call
+
+
+# -- compile and fit sites -------------------------------------------------------------------------------------------
+
+
+def trainings(script: Script) -> list[Training]:
+    """Every `compile` of a Keras model that stands in this script, or whose model this script trains."""
+    mine = script.sites("compile", *FITS, *TESTS, *ON_BATCH)
+    if not mine:
+        return []
+    found = []
+    project = list(script.project.scripts.values())
+    for other in project:
+        for site in other.sites("compile"):
+            models = [m for m in site.models if m.kind == "model"]
+            if not models or (other is not script and not any(
+                    same(a, b) for s in mine for a in s.models for b in models)):
+                continue
+            found.append(_training(site, models, project))
+    return found
+
+
+def compiles_something_else(site: Site) -> bool:
+    """A `compile` on a receiver that cannot be followed and that does not look like Keras: `self.regex.compile(...)`."""
+    if any(m.kind == "model" for m in site.models):
+        return False
+    return not any(name in site.arguments for name in ("loss", "optimizer", "metrics")
+                   if name in site.arguments.keywords)
+
+
+def same(a: Value, b: Value) -> bool:
+    """Whether two values may be one model; `self` in the methods of a class is each of its instances."""
+    if a.kind != "model" or b.kind != "model":
+        return a.kind == b.kind and a.node is not None and a.node is b.node
+    if a.node is not None and b.node is not None:
+        return a.node is b.node
+    if a.cls is None or b.cls is None or a.cls.script is None or b.cls.script is None:
+        return False
+    return any(c is b.cls.node for _, c in a.cls.script.ancestry(a.cls.node)) or any(  # type: ignore[arg-type]
+        c is a.cls.node for _, c in b.cls.script.ancestry(b.cls.node))  # type: ignore[arg-type]
+
+
+def _training(site: Site, models: list[Value], project: list[Script]) -> Training:
+    training = Training(site, models)
+    for model in site.models:
+        if model.kind not in ("model", "constant"):
+            training.unseen.append(Use(site.call, site.script, "which model is compiled here cannot be followed"))
+    for script in project:
+        for use in script.sites(*FITS, *TESTS, *ON_BATCH):
+            if not any(same(a, b) for a in use.models for b in models):
+                continue
+            if use.method in ON_BATCH:
+                training.on_batch.append(use)
+            elif use.method in FITS:
+                training.fits.append(_fit(use))
+                if validation := _validation(use):
+                    training.tests.append(validation)
+            else:
+                training.tests.append(_test(use))
+    for model in models:
+        training.unseen += escapes(model)
+    return training
+
+
+def _is_super(script: Script, func: ast.expr) -> bool:
+    return isinstance(func, ast.Attribute) and isinstance(func.value, ast.Call) and script.called(
+        func.value) == "builtins.super"
+
+
+# -- where a model goes ----------------------------------------------------------------------------------------------
+
+#: Methods of a model that train or test it, or set up how it does.
+_OF_INTEREST = frozenset(("compile", *FITS, *TESTS, *ON_BATCH))
+_HARMLESS_BUILTINS = frozenset("print len str repr type id isinstance hasattr callable bool sum".split())
+#: Library functions, outside Keras and TensorFlow, that only look at a model.
+_HARMLESS = re.compile(r"numpy\.|math\.|os\.|json\.|pickle\.|joblib\.dump$|mlflow\.\w+\.log_model$|visualkeras\.|"
+                       r"netron\.|gc\.|copy\.|logging\.|tensorflowjs\.|tf2onnx\.|keras2onnx\.|onnxmltools\.")
+#: Functions of Keras and TensorFlow that train the model that they are given, or give it back in another form.
+_TRAINS = re.compile(r".*(KerasClassifier|KerasRegressor|model_to_estimator|multi_gpu_model|tpu_model|"
+                     r"keras_to_tpu_model|Pipeline|prune_low_magnitude|quantize_model)$")
+
+
+def escapes(model: Value) -> list[Use]:
+    """Uses of a model that lead out of what is analysed: it may be trained or tested there, unseen."""
+    if model.script is None or not isinstance(model.node, ast.expr):
+        return []
+    found: dict[ast.AST, Use] = {}
+    pending: list[tuple[Script, ast.expr]] = list(model.script.flow(model.node))
+    seen = {e for _, e in pending}
+    for script, expr in pending:  # grows: attributes that hold the model are looked for under every name
+        if reason := _leads_out(script, expr):
+            found.setdefault(expr, Use(expr, script, reason))
+        parent = script.parents.get(expr)
+        if isinstance(parent, ast.Assign):
+            for target in parent.targets:
+                if isinstance(target, ast.Attribute):
+                    for other in list(script.project.scripts.values()):
+                        pending += [(other, m) for m in other.mentions(target.attr)
+                                    if m not in seen and isinstance(m, ast.Attribute)
+                                    and any(same(v, model) for v in other.values(m))]
+                        seen.update(m for _, m in pending)
+    return list(found.values())
+
+
+def _leads_out(script: Script, expr: ast.expr) -> str:
+    parent = script.parents.get(expr)
+    match parent:
+        case ast.Attribute():
+            call = script.parents.get(parent)
+            if parent.attr in _OF_INTEREST and not (isinstance(call, ast.Call) and call.func is parent):
+                return f"`.{parent.attr}` of the model is passed on"
+        case ast.Call() if parent.func is not expr:
+            return _handed_to(script, parent)
+        case ast.keyword() | ast.Starred():
+            call = script.parents.get(parent)
+            if isinstance(call, ast.Call):
+                return _handed_to(script, call)
+            return "the model is put where it cannot be followed"
+        case ast.Return():
+            function = script.function_of(parent)
+            if isinstance(function, ast.FunctionDef) and not script.project.calls_of(function, script):
+                return f"the model is returned by `{function.name}`, whose callers are not seen"
+        case ast.Dict() | ast.Set() | ast.Yield() | ast.YieldFrom() | ast.Await() | ast.DictComp() | ast.ListComp() \
+                | ast.GeneratorExp() | ast.Lambda():
+            return "the model is put where it cannot be followed"
+        case ast.Assign() if any(isinstance(t, ast.Subscript) for t in parent.targets):
+            return "the model is put where it cannot be followed"
+    return ""
+
+
+def _handed_to(script: Script, call: ast.Call) -> str:
+    """Why a function that is given a model may train or test it; empty where it surely does not."""
+    name = ast.unparse(call.func)
+    reason = f"the model is handed to `{name}`, which may train or test it"
+    for callee in script.values(call.func):
+        match callee.kind:
+            case "symbol":
+                if callee.name.startswith("builtins."):
+                    if callee.name[9:] not in _HARMLESS_BUILTINS:
+                        return reason
+                elif _TRAINS.match(callee.name) or not (
+                        callee.name.startswith("tensorflow.") or callee.keras or _HARMLESS.match(callee.name)):
+                    return reason
+            case "function" | "method" if isinstance(callee.node, ast.FunctionDef):
+                arguments = [*call.args, *(k.value for k in call.keywords)]
+                if any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg is None for k in call.keywords) \
+                        or len(arguments) > len(callee.node.args.args) + len(callee.node.args.kwonlyargs):
+                    return reason  # into *args or **kwargs
+            case "method" | "layer" | "model" if callee.base is None or callee.base.kind in ("model", "layer", "dataset"):
+                pass  # model.add(inner), outer(inner)
+            case "class" if callee.script and isinstance(callee.node, ast.ClassDef):
+                if _trains_a_part(callee.script, callee.node):
+                    return reason
+            case _:
+                return reason
+    return ""
+
+
+def _trains_a_part(script: Script, cls: ast.ClassDef) -> bool:
+    """Whether a class calls `fit`, `evaluate` and the like on something other than itself."""
+    for owner, node in script.ancestry(cls):
+        for n in ast.walk(node):
+            if isinstance(n, ast.Attribute) and n.attr in _OF_INTEREST and not _is_super(owner, n):
+                if not (isinstance(n.value, ast.Name) and n.value.id == "self"):
+                    return True
+    return False
+
+
+# -- the data of one call --------------------------------------------------------------------------------------------
+
+
+def _fit(site: Site) -> Run:
+    arguments = site.arguments
+    source = arguments.get("x") or arguments.get("generator")
+    data = data_kind(site.script, source, arguments.get("y"))
+    if arguments.open:
+        return Run(site, "fit", data, source, Count(None, "the arguments of `fit` come from a splat"))
+    explicit = _given(site, "steps_per_epoch")
+    if explicit is not None:
+        return Run(site, "fit", data, source, explicit)
+    if data == "arrays":
+        count = samples(site.script, source, arguments.get("y"))
+        split = _share(site)
+        if isinstance(split, str):
+            return Run(site, "fit", data, source, Count(None, split, True))
+        if split and count.number is not None:
+            count = replace(count, number=_split_at(int(count.number), split))
+        return Run(site, "fit", data, source, _in_batches(site.script, count, arguments.get("batch_size")))
+    return Run(site, "fit", data, source, steps_of(site.script, source))
+
+
+def _validation(site: Site) -> Run | None:
+    arguments, script = site.arguments, site.script
+    source = arguments.get("validation_data")
+    batch = arguments.get("validation_batch_size") or arguments.get("batch_size")
+    if source is None or _is_none(script, source):
+        split = _share(site)
+        if not split:
+            return None
+        inputs = arguments.get("x")
+        count = samples(script, inputs, arguments.get("y"))
+        if isinstance(split, str):
+            count = Count(None, split, True)
+        elif count.number is not None:
+            count = replace(count, number=int(count.number) - _split_at(int(count.number), split))
+        steps = _given(site, "validation_steps") or _in_batches(script, count, batch)
+        return Run(site, "validation", "arrays", inputs, steps)
+    if (explicit := _given(site, "validation_steps")) is not None:
+        return Run(site, "validation", validation_kind(script, source), source, explicit)
+    kind = validation_kind(script, source)
+    if kind != "arrays":
+        return Run(site, "validation", kind, source, steps_of(script, source))
+    counts = [_of_parts(script, v) for v in script.values(source)]
+    return Run(site, "validation", kind, source, _in_batches(script, _agreed(counts), batch))
+
+
+def validation_kind(script: Script, source: ast.expr) -> str:
+    """As `data_kind`, for `validation_data`: a tuple of arrays, or a dataset, loader or generator."""
+    values = [v for v in script.values(source) if not (v.kind == "constant" and v.literal is None)]
+    if values and all(v.kind in ("sequence", "splits", "call-load-data") for v in values):
+        return "arrays"
+    return data_kind(script, source, None)
+
+
+def _of_parts(script: Script, value: Value) -> Count:
+    """Samples in `(x, y)` or `(x, y, weights)`."""
+    if value.kind == "sequence":
+        counts = [c for item in value.items[:2] for v in item if (c := samples_of(v)).number is not None]
+        return counts[0] if counts else Count(None, "the number of validation samples is not known", True)
+    if value.kind == "call-load-data":
+        return Count(value.length, "the number of validation samples is not known", True)
+    return Count(None, "the number of validation samples is not known", True if value.kind == "splits" else None)
+
+
+def _test(site: Site) -> Run:
+    arguments = site.arguments
+    purpose = "predict" if site.method.startswith("predict") else "evaluate"
+    source = arguments.get("x") or arguments.get("generator")
+    y = arguments.get("y") if purpose == "evaluate" else None
+    data = data_kind(site.script, source, y)
+    if arguments.open:
+        return Run(site, purpose, data, source, Count(None, f"the arguments of `{site.method}` come from a splat"))
+    explicit = _given(site, "steps")
+    if explicit is not None:
+        return Run(site, purpose, data, source, explicit)
+    if data == "arrays":
+        return Run(site, purpose, data, source,
+                   _in_batches(site.script, samples(site.script, source, y), arguments.get("batch_size")))
+    return Run(site, purpose, data, source, steps_of(site.script, source))
+
+
+def _given(site: Site, name: str) -> Count | None:
+    expr = site.arguments.get(name)
+    if expr is None or _is_none(site.script, expr):
+        return None
+    number = site.script.integer(expr)
+    if number is None or number < 1:
+        return Count(None, f"the value of `{name}` is not known", None, True)
+    return Count(number, "", True, True)
+
+
+def _share(site: Site) -> float | str:
+    """`validation_split` of a `fit`, or why it is not known."""
+    expr = site.arguments.get("validation_split")
+    if expr is None or _is_none(site.script, expr):
+        return 0.0
+    number = site.script.number(expr)
+    if number is None:
+        return "the value of `validation_split` is not known"
+    data = site.arguments.get("validation_data")
+    if number and data is not None and not _is_none(site.script, data):
+        return "both `validation_split` and `validation_data` are given"
+    return float(number)
+
+
+def _split_at(count: int, split: float) -> int:
+    return int(math.floor(count * (1.0 - split)))  # as Keras 2 and 3 have it
+
+
+def _in_batches(script: Script, count: Count, batch_size: ast.expr | None) -> Count:
+    size: int | None = 32
+    if batch_size is not None and not _is_none(script, batch_size):
+        size = script.integer(batch_size)
+    if size is None or size < 1:
+        return Count(None, "the batch size is not known", True)
+    if count.number is None:
+        return count
+    return Count(math.ceil(count.number / size), "", True)
+
+
+def _is_none(script: Script, expr: ast.expr) -> bool:
+    values = script.values(expr)
+    return bool(values) and all(v.kind == "constant" and v.literal is None for v in values)
+
+
+def data_kind(script: Script, source: ast.expr | None, y: ast.expr | None) -> str:
+    """What the first argument of `fit`, `evaluate` or `predict` is; labels of their own only go with arrays."""
+    if source is None:
+        return "unknown"
+    if y is not None and not _is_none(script, y):
+        return "arrays"
+    kinds = set()
+    for value in script.values(source):
+        match value.kind:
+            case "dataset" | "tfds":
+                kinds.add("dataset")
+            case "array" | "tensor":
+                kinds.add("arrays")
+            case "loader" | "generator":
+                kinds.add(value.kind)
+            case "sequence" if value.items and all(v.kind in ("array", "tensor") for i in value.items for v in i):
+                kinds.add("arrays")
+            case "mapping":
+                kinds.add("arrays")
+            case "constant" if value.literal is None:
+                pass
+            case _:
+                kinds.add("unknown")
+    return kinds.pop() if len(kinds) == 1 else "unknown"
+
+
+# -- how many samples ------------------------------------------------------------------------------------------------
+
+
+def samples(script: Script, *parts: ast.expr | None) -> Count:
+    """The number of samples in arrays that are given together, from the first of which it is known."""
+    why = "the number of training samples is not known"
+    for part in parts:
+        if part is not None:
+            count = _agreed([samples_of(v) for v in script.values(part)])
+            if count.number is not None:
+                return count
+            why = count.why or why
+    return Count(None, why, True)
+
+
+def _agreed(counts: list[Count]) -> Count:
+    """The one count that all alternatives have."""
+    numbers = {c.number for c in counts}
+    if len(numbers) == 1:
+        sized = None if any(c.sized is None for c in counts) else all(c.sized for c in counts)
+        return replace(counts[0], sized=sized)
+    sized = None if not counts or any(c.sized is None for c in counts) else all(c.sized for c in counts)
+    why = next((c.why for c in counts if c.number is None), "it has alternatives of different length")
+    return Count(None, why, sized)
+
+
+_SHAPED = frozenset("zeros ones fill random.normal random.uniform random.truncated_normal random_normal "
+                    "random_uniform truncated_normal".split())
+_SAME_LENGTH = frozenset("constant convert_to_tensor cast identity expand_dims one_hot".split())
+
+
+def samples_of(value: Value) -> Count:
+    """The length of the first axis of an array, or of the arrays in a list, tuple or dict of inputs."""
+    unknown = Count(None, "the number of samples in the arrays is not known", True)
+    match value.kind:
+        case "array":
+            return Count(value.length, "" if value.length is not None else unknown.why, True)
+        case "sequence" if value.items and not all(v.kind == "constant" for i in value.items for v in i):
+            for item in value.items:
+                count = _agreed([samples_of(v) for v in item])
+                if count.number is not None:
+                    return count
+        case "mapping" if isinstance(value.node, ast.Dict) and value.script and value.node.values:
+            return samples(value.script, *value.node.values)
+        case "tensor" if isinstance(value.node, ast.Call) and value.script and value.node.args:
+            name, first = value.name.removeprefix("tensorflow."), value.node.args[0]
+            if name in _SHAPED and isinstance(first, ast.Tuple | ast.List) and first.elts:
+                number = value.script.integer(first.elts[0])
+                return Count(number, "" if number is not None else unknown.why, True)
+            if name in _SAME_LENGTH and not (name == "expand_dims" and not _axis_behind(value)):
+                return _agreed([samples_of(v) for v in value.script.values(first)])
+    return unknown
+
+
+def _axis_behind(value: Value) -> bool:
+    assert value.script is not None and isinstance(value.node, ast.Call)
+    axis = value.script.integer(value.script.bind(value.node, ("input", "axis")).get("axis"))
+    return axis is not None and axis != 0
+
+
+# -- how many batches ------------------------------------------------------------------------------------------------
+
+
+def steps_of(script: Script, source: ast.expr | None) -> Count:
+    """The number of batches that a dataset, loader or generator gives in one epoch."""
+    if source is None:
+        return Count(None, "what it is given cannot be followed")
+    counts = [_batches(v) for v in script.values(source) if not (v.kind == "constant" and v.literal is None)]
+    count = _agreed(counts)
+    if count.number == ENDLESS:
+        return Count(None, "the dataset repeats without end", False)
+    return count
+
+
+def _batches(value: Value) -> Count:
+    match value.kind:
+        case "dataset":
+            return elements_of(value)
+        case "loader":
+            return _flow(value)
+        case "generator":
+            return Count(None, "a generator does not tell how many batches it gives", False)
+        case "tfds":
+            return Count(None, "the size of the data set is not known before it is loaded")
+        case "array" | "tensor":
+            return Count(None, "the number of samples is not known", True)
+    return Count(None, "the data cannot be followed")
+
+
+def _flow(loader: Value) -> Count:
+    """`ImageDataGenerator(...).flow(x, y, batch_size=32)`; other loaders tell their length only when they run."""
+    if loader.name.endswith(".flow") and isinstance(loader.node, ast.Call) and loader.script:
+        script = loader.script
+        arguments = script.bind(loader.node, "ImageDataGenerator.flow")
+        if not arguments.may_have("subset"):
+            return _in_batches(script, samples(script, arguments.get("x"), arguments.get("y")),
+                               arguments.get("batch_size"))
+    if loader.cls is not None:
+        return Count(None, f"the length of `{loader.cls.name}` is computed when it runs", True)
+    return Count(None, "the number of files is not known", True)
+
+
+_SIZED_SOURCES = frozenset("Dataset.from_tensor_slices Dataset.from_tensors Dataset.range Dataset.list_files".split())
+#: Stages that give one element for each that they are given.
+_ONE_TO_ONE = frozenset("map shuffle cache prefetch enumerate with_options".split())
+
+
+def elements_of(dataset: Value) -> Count:
+    """How many elements a dataset has: batches, once it is batched."""
+    script, call = dataset.script, dataset.node
+    if script is None or not isinstance(call, ast.Call):
+        return Count(None, "the dataset cannot be followed")
+    if dataset.base is None:
+        return _source(dataset, script, call)
+    if dataset.base.kind != "dataset":
+        return Count(None, "the size of the data set is not known before it is loaded")
+    before = elements_of(dataset.base)
+    stage = dataset.name
+    arguments = script.bind(call, f"Dataset.{stage}")
+    if stage in _ONE_TO_ONE:
+        return before
+    unknown = Count(None, before.why, before.sized)
+    match stage:
+        case "batch" | "padded_batch":
+            size = script.integer(arguments.get("batch_size"))
+            drop = arguments.get("drop_remainder")
+            dropped = False if drop is None else script.constant(drop)
+            if before.number is None or before.number == ENDLESS:
+                return before
+            if size is None or size < 1:
+                return Count(None, "the batch size is not known", before.sized)
+            if not isinstance(dropped, bool):
+                return Count(None, "whether the last batch is dropped is not known", before.sized)
+            n = int(before.number)
+            return replace(before, number=n // size if dropped else math.ceil(n / size))
+        case "repeat":
+            count = arguments.get("count")
+            times = -1 if count is None or _is_none(script, count) else script.integer(count)
+            if times == -1:
+                return Count(ENDLESS, "", False)
+            if times is None or before.number is None:
+                return replace(unknown, why=before.why or "how often the dataset repeats is not known")
+            return replace(before, number=before.number * times)
+        case "take" | "skip":
+            n_taken = script.integer(arguments.get("count"))
+            if n_taken is None or before.number is None:
+                sized = True if stage == "take" and before.number == ENDLESS else before.sized
+                return Count(None, before.why or f"the number in `{stage}` is not known", sized)
+            if n_taken < 0:
+                return before if stage == "take" else replace(before, number=0)
+            if stage == "take":
+                return Count(min(before.number, n_taken), "", True)
+            return replace(before, number=max(before.number - n_taken, 0) if before.number != ENDLESS else ENDLESS)
+        case "concatenate":
+            other = steps_of(script, call.args[0] if call.args else None)
+            if before.number is None or other.number is None:
+                return Count(None, before.why or other.why, before.sized and other.sized)
+            return Count(before.number + other.number, "", before.sized and other.sized)
+        case "shard":
+            return Count(None, "which part of the dataset is taken is not known", before.sized)
+        case "apply":
+            function = call.args[0] if call.args else None
+            if isinstance(function, ast.Call):
+                name = script.called(function)
+                if name == "tensorflow.data.experimental.assert_cardinality" and function.args:
+                    number = script.integer(function.args[0])
+                    return Count(number, "" if number is not None else "the asserted size is not known", True)
+                if name.endswith(("prefetch_to_device", "copy_to_device")):
+                    return before
+    return Count(None, f"the number of elements after `{stage}` is not known", False)
+
+
+def _source(dataset: Value, script: Script, call: ast.Call) -> Count:
+    name = dataset.name.removeprefix("tensorflow.data.")
+    if name == "Dataset.from_tensors":
+        return Count(1, "", True)
+    if name == "Dataset.from_tensor_slices":
+        return replace(samples(script, *_flat(call)), sized=True)
+    if name == "Dataset.range":
+        numbers = [script.integer(a) for a in call.args]
+        if numbers and len(numbers) <= 3 and all(n is not None for n in numbers):
+            return Count(len(range(*numbers)), "", True)  # type: ignore[arg-type]
+    if name in ("Dataset.zip", "zip"):
+        parts = _flat(call)
+        if parts and not any(k.arg for k in call.keywords):
+            counts = [steps_of_dataset(script, p) for p in parts]
+            if all(c.number is not None for c in counts):
+                return Count(min(c.number for c in counts if c.number is not None), "", True)
+            return Count(None, next(c.why for c in counts if c.number is None), all(c.sized for c in counts))
+    if dataset.keras in catalog.KERAS_DATASETS:
+        return Count(None, "the number of files is not known", True)
+    return Count(None, f"how many elements `{name.split('.')[-1]}` gives is not known", name in _SIZED_SOURCES)
+
+
+def steps_of_dataset(script: Script, source: ast.expr) -> Count:
+    """As `steps_of`, where an endless dataset is fine: one of those that are zipped."""
+    return _agreed([_batches(v) for v in script.values(source)])
+
+
+def _flat(call: ast.Call) -> list[ast.expr]:
+    """The arguments of a call, with the elements of a tuple in its place."""
+    found: list[ast.expr] = []
+    for argument in [*call.args, *(k.value for k in call.keywords)]:
+        found += argument.elts if isinstance(argument, ast.Tuple | ast.List) else [argument]
+    return found
+
+
+# -- callbacks -------------------------------------------------------------------------------------------------------
+
+#: Hooks that Keras calls once per execution instead of once per batch.
+BATCH_HOOK = re.compile(r"on_((train|test|predict)_)?batch_(begin|end)$")
+#: Callbacks that act at the ends of epochs, of training and of validation only.
+_PER_EPOCH = frozenset("EarlyStopping ReduceLROnPlateau LearningRateScheduler CSVLogger History RemoteMonitor Callback "
+                       "SwapEMAWeights ModelCheckpoint TensorBoard BackupAndRestore ProgbarLogger".split())
+#: Arguments with which a callback acts every so many batches, and the values with which it does not.
+_FREQUENCY: dict[str, tuple[str, frozenset[object]]] = {
+    "ModelCheckpoint": ("save_freq", frozenset({"epoch"})),
+    "BackupAndRestore": ("save_freq", frozenset({"epoch"})),
+    "TensorBoard": ("update_freq", frozenset({"epoch"})),
+}
+_SIGNATURES = {
+    "ModelCheckpoint": "callbacks.ModelCheckpoint",
+    "TensorBoard": ("log_dir", "histogram_freq", "write_graph", "write_images", "write_steps_per_second", "update_freq",
+                    "profile_batch"),
+    "BackupAndRestore": ("backup_dir", "save_freq"),
+}
+
+
+def callbacks(site: Site) -> tuple[list[Value], str]:
+    """The callbacks of a `fit`, `evaluate` or `predict`, and why there may be others that are not seen."""
+    expr = site.arguments.get("callbacks")
+    if expr is None:
+        return [], ""
+    found: list[Value] = []
+    why = _gather(site.script, expr, found, set())
+    return list({v.node or id(v): v for v in found}.values()), why
+
+
+def _gather(script: Script, expr: ast.expr, found: list[Value], seen: set[ast.AST]) -> str:
+    """Add the callbacks that a list expression may hold; returns why it may hold others."""
+    if expr in seen:
+        return ""
+    seen.add(expr)
+    if isinstance(expr, ast.BinOp) and isinstance(expr.op, ast.Add):
+        return _gather(script, expr.left, found, seen) or _gather(script, expr.right, found, seen)
+    if isinstance(expr, ast.List | ast.Tuple):
+        for element in expr.elts:
+            inner = element.value if isinstance(element, ast.Starred) else element
+            if why := _gather(script, inner, found, seen):
+                return why
+        return _additions(script, expr, found, seen)
+    for value in script.values(expr):
+        node, owner = value.node, value.script
+        match value.kind:
+            case "constant" if value.literal is None:
+                continue
+            case "callback":
+                found.append(value)
+                continue
+            case "sequence" if isinstance(node, ast.List | ast.Tuple | ast.BinOp) and owner:
+                if why := _gather(owner, node, found, seen):
+                    return why
+                continue
+            case "object" if value.cls is not None:
+                found.append(value)
+                continue
+            case "object" if isinstance(node, ast.List | ast.BinOp) and node is not expr and owner:
+                if why := _gather(owner, node, found, seen):
+                    return why
+                continue
+            case "object" if isinstance(node, ast.Call) and owner and value.name in (
+                    "builtins.list", "builtins.tuple", "builtins.filter"):
+                if not node.args:
+                    why = _additions(owner, node, found, seen)
+                else:
+                    why = _gather(owner, node.args[-1], found, seen) or _additions(owner, node, found, seen)
+                if why:
+                    return why
+                continue
+            case "unknown" if isinstance(node, ast.Name) and owner:
+                added = owner.parents.get(node)
+                if isinstance(added, ast.AugAssign) and isinstance(added.op, ast.Add):  # callbacks += [...]
+                    if why := _gather(owner, added.value, found, seen):
+                        return why
+                    continue
+        text = ast.unparse(expr)
+        return f"`{text}` is not a callback that is known" if value.kind in ("symbol", "object", "method") \
+            else f"not all callbacks in `{text}` are seen"
+    return ""
+
+
+def _additions(script: Script, made: ast.expr, found: list[Value], seen: set[ast.AST]) -> str:
+    """What is done to a list after it was made: `append`, `extend`, `insert`."""
+    for owner, use in script.flow(made):
+        parent = owner.parents.get(use)
+        if isinstance(parent, ast.AugAssign) and parent.target is use:
+            if why := _gather(owner, parent.value, found, seen):
+                return why
+        elif isinstance(parent, ast.Subscript) and not isinstance(parent.ctx, ast.Load):
+            if isinstance(parent.ctx, ast.Store):
+                return "an element of the list of callbacks is replaced"
+        elif isinstance(parent, ast.Attribute) and parent.attr in ("append", "extend", "insert", "__iadd__"):
+            call = owner.parents.get(parent)
+            if not isinstance(call, ast.Call) or not call.args:
+                return "how the list of callbacks grows cannot be followed"
+            if why := _gather(owner, call.args[-1], found, seen):
+                return why
+        elif isinstance(parent, ast.Call) and parent.func is not use:
+            for callee in owner.values(parent.func):
+                if callee.kind in ("unknown", "parameter") or (
+                        callee.kind == "symbol" and not callee.name.startswith(("builtins.", "tensorflow.", "keras."))):
+                    return f"the list of callbacks is handed to `{ast.unparse(parent.func)}`"
+    return ""
+
+
+def acts_per_batch(callback: Value) -> str:
+    """Why a callback does something at every batch, or may do; empty for one that acts per epoch."""
+    if callback.cls is not None:
+        return _class_acts_per_batch(callback)
+    name = callback.keras.removeprefix("callbacks.").removeprefix("experimental.")
+    if not callback.keras.startswith("callbacks."):
+        return f"what `{_shown(callback)}` does per batch is not known"
+    if callback.script is None or not isinstance(callback.node, ast.Call):
+        return f"how `{name}` is made cannot be followed"
+    if name == "LambdaCallback":
+        call = callback.node
+        if len(call.args) > 2 or any(k.arg is None or "batch" in k.arg for k in call.keywords):
+            return "a `LambdaCallback` acts at every batch"
+        return ""
+    if name not in _PER_EPOCH:
+        return f"`{name}` acts at every batch"
+    return _frequency(callback.script, callback.node, name)
+
+
+def _frequency(script: Script, call: ast.Call, name: str) -> str:
+    if name not in _FREQUENCY:
+        return ""
+    keyword, harmless = _FREQUENCY[name]
+    arguments = script.bind(call, _SIGNATURES[name])
+    given = arguments.get(keyword)
+    if arguments.open:
+        return f"the arguments of `{name}` come from a splat"
+    if given is not None and script.constant(given) not in harmless:
+        return f"`{name}` counts batches: its `{keyword}` is not \"epoch\""
+    profile = arguments.get("profile_batch") if name == "TensorBoard" else None
+    if profile is not None and script.constant(profile) != 0:
+        return "`TensorBoard` profiles batches that are given by number"
+    return ""
+
+
+def _class_acts_per_batch(callback: Value) -> str:
+    cls = callback.cls
+    assert cls is not None
+    if cls.script is None or not isinstance(cls.node, ast.ClassDef):
+        return f"what `{cls.name}` does per batch is not known"
+    for name, (_, method) in cls.script.methods(cls.node).items():
+        if BATCH_HOOK.match(name) and not _does_nothing(method):
+            return f"`{cls.name}.{name}` acts at every batch"
+    for name in cls.script.assigned_attributes(cls.node):
+        if BATCH_HOOK.match(name):
+            return f"`{cls.name}.{name}` acts at every batch"
+    known = False
+    for owner, node in cls.script.ancestry(cls.node):
+        for base in owner.bases(node):
+            if base.kind == "class":
+                continue
+            path = base.keras.removeprefix("callbacks.").removeprefix("experimental.")
+            if base.kind != "symbol" or not base.keras.startswith("callbacks.") or path not in _PER_EPOCH:
+                if base.name in ("builtins.object", "abc.ABC"):
+                    continue
+                return f"what `{cls.name}` inherits from `{base.name or 'an unknown class'}` may act at every batch"
+            known = True
+            if path in _FREQUENCY:
+                keyword = _FREQUENCY[path][0]
+                if any(keyword in (getattr(n, "arg", None), getattr(n, "attr", None), getattr(n, "id", None))
+                       for n in ast.walk(node)):
+                    return f"`{cls.name}` sets the `{keyword}` of `{path}`"
+                if callback.script and isinstance(callback.node, ast.Call) and (
+                        why := _frequency(callback.script, callback.node, path)):
+                    return why
+    return "" if known else f"`{cls.name}` is not a Keras callback that is known"
+
+
+def _does_nothing(method: ast.FunctionDef) -> bool:
+    return all(isinstance(s, ast.Pass) or (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))
+               or (isinstance(s, ast.Return) and s.value is None) for s in method.body)
+
+
+def _shown(value: Value) -> str:
+    return ast.unparse(value.node.func) if isinstance(value.node, ast.Call) else value.name
+
+
+# -- what holds for the whole program --------------------------------------------------------------------------------
+
+
+def project_calls(script: Script, names: Iterable[str]) -> Iterator[tuple[Script, ast.Call]]:
+    """Calls of these library functions in the script and in the files beside it."""
+    wanted = tuple(names)
+    for other in list(script.project.scripts.values()):
+        for call in other.calls_to(*wanted):
+            yield other, call
+
+
+def runs_eagerly(training: Training) -> str:
+    """Why the training steps run (or may run) as Python, not as a graph."""
+    site = training.compile
+    expr = site.arguments.get("run_eagerly")
+    if expr is not None and not _is_none(site.script, expr):
+        value = site.script.constant(expr)
+        if value is not False:
+            return "`run_eagerly=True` asks for steps in Python" if value is True else "`run_eagerly` may be on"
+    if own := training.method("compile"):
+        for node in own_nodes(own[1]):
+            if isinstance(node, ast.keyword) and node.arg == "run_eagerly" and own[0].constant(node.value) is not False:
+                return "its `compile` sets `run_eagerly`"
+    for script, call in project_calls(site.script, (
+            "tensorflow.config.run_functions_eagerly", "tensorflow.config.experimental_run_functions_eagerly")):
+        on = call.args[0] if call.args else script.argument(call, "run_eagerly")
+        if on is None or script.constant(on) is not False:
+            return "`run_functions_eagerly` switches graphs off"
+    for script in list(site.script.project.scripts.values()):
+        if "run_eagerly" not in script.source.text:
+            continue
+        for statement in ast.walk(script.tree):
+            if isinstance(statement, ast.Assign) and any(
+                    isinstance(t, ast.Attribute) and t.attr == "run_eagerly" for t in statement.targets) \
+                    and script.constant(statement.value) is not False:
+                return "`run_eagerly` of a model is set"
+    return ""
+
+
+def graph_mode(script: Script) -> str:
+    """Why Keras runs in the graph mode of TensorFlow 1, whose `compile` knows none of the newer arguments."""
+    for _, call in project_calls(script, ("tensorflow.disable_eager_execution", "tensorflow.disable_v2_behavior")):
+        return f"`{ast.unparse(call.func)}` puts Keras into the graph mode of TensorFlow 1"
+    return ""
+
+
+def distribution(script: Script) -> tuple[str, str]:
+    """How training is distributed: (canonical name of the strategy or "horovod", what to call it), or ("", "")."""
+    for other in list(script.project.scripts.values()):
+        for scope in other.names.scopes.values():
+            for found in scope.bindings.values():
+                for binding in found:
+                    root = binding.symbol.lstrip(".").split(".")[0] if binding.kind in ("import", "star") else ""
+                    if root in ("horovod", "byteps", "herring", "smdistributed"):
+                        return "horovod", root.capitalize()
+        for call in other.calls:
+            func = call.func
+            name = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
+            if name.endswith(("Strategy", "StrategyV1", "DataParallel", "ModelParallel")) \
+                    or isinstance(func, ast.Name):
+                called = other.called(call)
+                if called.startswith("tensorflow.distribute.") or catalog.keras_path(called).startswith("distribution."):
+                    last = called.rsplit(".", 1)[-1]
+                    if last.endswith(("Strategy", "StrategyV1", "Parallel")):
+                        return called, f"`{last}`"
+    return "", ""

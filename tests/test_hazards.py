@@ -1,0 +1,178 @@
+"""Ways in which such a rewrite breaks or silently changes training: each script's header says what is correct.
+
+Every script is rewritten with everything on that its optimization needs, and both are run: what is applied, what is
+refused, and the RESULT line must be as the header says. None is left out: those whose optimization is not built yet
+stand in `PENDING`, and must come out unchanged or with the RESULT that they had.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from rewriter.engine import Options, Result, rewrite
+from rewriter.target import named
+from tests.envs import run_script, tf_env
+
+FOLDER = Path(__file__).parent / "hazards"
+SCRIPTS = {path.stem[:2]: path for path in sorted(FOLDER.glob("*.py"))}
+TARGETS = {"tf215": "tf2.15", "tf221": "tf2.21", "tf115": "tf1.15"}
+
+Same = Callable[[str, str], bool]
+
+
+def equal(before: str, after: str) -> bool:
+    return before == after
+
+
+def close(tolerance: float) -> Same:
+    """Every number within a relative tolerance, everything else equal: nan and inf are far from any number."""
+
+    def same(before: str, after: str) -> bool:
+        number = r"-?\d+\.?\d*(?:e-?\d+)?|nan|inf"
+        a, b = (re.findall(number, text) for text in (before, after))
+        rest = re.sub(number, "#", before) == re.sub(number, "#", after)
+        return rest and all(abs(float(x) - float(y)) <= tolerance * max(abs(float(x)), 1e-6) for x, y in zip(a, b))
+
+    return same
+
+
+def prints(text: str) -> Same:
+    return lambda before, after: after == f"RESULT {text}"
+
+
+def anything(before: str, after: str) -> bool:
+    return after.startswith("RESULT")
+
+
+@dataclass
+class Correct:
+    """What the header asks for. `error`: the file is refused as a whole, and this is said."""
+
+    applied: tuple[str, ...] = ()
+    refused: dict[str, str] = field(default_factory=dict)
+    result: Same = equal
+    level: int = 2
+    error: str = ""
+    text: str = ""  # must stand in the rewritten script
+
+
+CORRECT = {
+    "01": Correct(("mixed-precision",), result=close(0.05), text='dtype="float32"'),
+    "02": Correct(refused={"mixed-precision": "float32"}),
+    "04": Correct(("mixed-precision",), result=close(0.05), text='dtype="float32"'),
+    "08": Correct(("mixed-precision",), result=prints("compute dtypes ['float16', 'float32']")),
+    "13": Correct(refused={"mixed-precision": "float64"}),
+    "14": Correct(refused={"xla": "StringLookup"}),
+    "16": Correct(refused={"xla": ""}, result=anything),
+    "17": Correct(refused={"xla": "run_eagerly"}),
+    "19": Correct(refused={"xla": "", "steps-per-execution": ""}),
+    "20": Correct(level=3),
+    "22": Correct(refused={"xla": "1.15"}),
+    "23": Correct(refused={"xla": "compile"}),
+    "25": Correct(refused={"lamb": "batch"}, level=3),
+    "26": Correct(refused={"lamb": "batch"}, level=3, result=close(0.05)),
+    "28": Correct(),
+    "29": Correct(result=anything),
+    "31": Correct(refused={"parallel-map": "seed"}),
+    "32": Correct(refused={"parallel-map": "numpy_function"}),
+    "34": Correct(refused={"parallel-reads": "skip"}),
+    "37": Correct(),
+    "38": Correct(result=close(0.1)),
+    "53": Correct(refused={"steps-per-execution": "on_train_batch_begin"}),
+    "55": Correct(refused={"loader-workers": "self.served"}),
+    "56": Correct(refused={"loader-workers": "kwargs"}),
+    "76": Correct(("mixed-precision",)),
+    "77": Correct(),
+    "79": Correct(("mixed-precision",)),
+    "80": Correct(),
+    "82": Correct(("mixed-precision",)),
+    "83": Correct(("mixed-precision",)),
+    "85": Correct(error="same bytes"),
+    "86": Correct(error="LibCST cannot parse"),
+    "88": Correct(("mixed-precision",)),
+    "89": Correct(("mixed-precision",)),
+    "91": Correct(error="nested"),
+    "92": Correct(("loader-workers",), text="workers=4"),
+    "94": Correct(error="Python 2"),
+}
+
+LOOPS = "hand-written loops and TensorFlow 1 sessions are not rewritten yet"
+HOROVOD = "distribution is not built yet"
+TORCH = "PyTorch scripts are not rewritten"
+PENDING = {
+    **dict.fromkeys("05 07 10 11 35 40 41 43 44 46 47 49 50 52".split(), LOOPS),
+    **dict.fromkeys("58 59 61 62 64 65 67 68 70 71 73 74".split(), HOROVOD),
+    **dict.fromkeys("95 97 98".split(), TORCH),
+}
+
+
+def rewritten(path: Path, level: int) -> tuple[Result, str]:
+    env = re.search(rb"^# venv: (\w+)", path.read_bytes().replace(b"\r", b"\n"), re.M)
+    assert env
+    name = env[1].decode()
+    target = named(TARGETS.get(name, "tf2.15"))
+    (result,) = rewrite([path], Options(level), lambda _: target)
+    return result, name
+
+
+def line(env: str, path: Path) -> str:
+    done = run_script(tf_env(env), path, timeout=300)
+    assert done.returncode == 0, f"{path.name} fails:\n{path.read_bytes().decode('latin-1')}\n{done.stderr[-3000:]}"
+    return next(x for x in reversed(done.stdout.splitlines()) if x.startswith("RESULT"))
+
+
+def compare(result: Result, env: str, same: Same, folder: Path) -> None:
+    if result.after == result.before:
+        return
+    changed = folder / result.path.name
+    changed.write_bytes(result.after)
+    before, after = line(env, result.path), line(env, changed)
+    assert same(before, after), f"{before} became {after}\n{result.after.decode('latin-1')}"
+
+
+def test_every_hazard_is_here() -> None:
+    assert set(SCRIPTS) == set(CORRECT) | set(PENDING)
+    assert not set(CORRECT) & set(PENDING)
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize("number", CORRECT)
+def test_hazard(number: str, tmp_path: Path) -> None:
+    correct = CORRECT[number]
+    result, env = rewritten(SCRIPTS[number], correct.level)
+    if correct.error:
+        assert result.error and correct.error in str(result.error) and result.error.line
+        assert result.after == result.before
+        return
+    assert result.error is None, result.error
+    reasons = {(r.codemod, r.reason) for r in result.refused}
+    assert set(correct.applied) <= {a.codemod for a in result.applied}, reasons
+    for codemod, reason in correct.refused.items():
+        assert codemod not in {a.codemod for a in result.applied}
+        assert any(name == codemod and reason in text for name, text in reasons), reasons
+    assert correct.text in result.after.decode("latin-1")
+    compare(result, env, correct.result, tmp_path)
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize("number", PENDING)
+def test_pending_hazard_is_not_made_worse(number: str, tmp_path: Path) -> None:
+    result, env = rewritten(SCRIPTS[number], 2)
+    if env == "torch":
+        assert result.after == result.before
+        return
+    compare(result, env, close(0.05), tmp_path)
+
+
+def test_scripts_that_parse_say_what_they_are() -> None:
+    for path in SCRIPTS.values():
+        text = path.read_bytes().replace(b"\r", b"\n").decode("latin-1")
+        assert re.search(r"^# correct rewriter: ", text, re.M) and re.search(r"^# venv: ", text, re.M)
+        if path.stem[:2] != "94":
+            ast.parse(path.read_bytes())

@@ -1,0 +1,252 @@
+"""The LAMB that is written into Keras 2 scripts: the paper's numbers, Keras 3's numbers, and everyday use."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from codemods import snippets
+from tests.envs import run_script, tf_env
+
+pytestmark = [pytest.mark.tf, pytest.mark.slow]
+
+NAMES = "lamb_keras2", "lamb_keras2_legacy"
+WRITTEN = {name: Path(snippets.__path__[0], f"{name}.py").read_text() for name in NAMES}
+
+# Keras 2.15 still has the older optimizers' base class, by another name.
+SOURCES = WRITTEN | {
+    "lamb_keras2_legacy": WRITTEN["lamb_keras2_legacy"].replace(
+        "tf.keras.optimizers.Optimizer", "tf.keras.optimizers.legacy.Optimizer"
+    )
+}
+
+# Ten steps of every optimizer in `CASES`, on weights and gradients that are the same wherever this runs.
+STEPS = """
+import numpy as np
+import tensorflow as tf
+
+SHAPES = {
+    "kernel": (5, 3),
+    "bias": (3,),
+    "scale": (),
+    "filters": (2, 2, 3, 4),
+    "embedding": (6, 2),
+    "idle": (4,),
+}
+CASES = {
+    "plain": {},
+    "epsilon": {"epsilon": 1e-3, "beta_1": 0.8, "beta_2": 0.99},
+    "decay": {"weight_decay": 0.1},
+    "clipnorm": {"clipnorm": 0.5},
+    "clipvalue": {"clipvalue": 0.1},
+    "global_clipnorm": {"global_clipnorm": 0.5},
+    "schedule": {"learning_rate": tf.keras.optimizers.schedules.ExponentialDecay(0.1, 3, 0.5)},
+}
+
+
+def start():
+    random = np.random.RandomState(0)
+    values = {name: random.normal(size=shape).astype("float32") for name, shape in SHAPES.items()}
+    values["bias"] *= 0  # weights of size zero take an unscaled step
+    return values
+
+
+def gradients():
+    random = np.random.RandomState(1)
+    for _ in range(10):
+        step = {name: random.normal(size=shape).astype("float32") for name, shape in SHAPES.items()}
+        step["idle"] *= 0
+        step["embedding"] = random.normal(size=(3, 2)).astype("float32"), random.randint(0, 4, 3)
+        yield step
+
+
+def as_tensor(gradient):
+    if isinstance(gradient, tuple):
+        values, rows = gradient
+        return tf.IndexedSlices(tf.constant(values), tf.constant(rows), (6, 2))
+    return tf.constant(gradient)
+
+
+def run(make, variable=tf.Variable):
+    found = {}
+    for case, options in CASES.items():
+        optimizer = make(**{"learning_rate": 0.05, **options})
+        if case == "decay":
+            optimizer.exclude_from_weight_decay(var_names=["bias"])
+        variables = {name: variable(value, name=name) for name, value in start().items()}
+        for step, gradient in enumerate(gradients()):
+            optimizer.apply_gradients([(as_tensor(gradient[name]), variables[name]) for name in SHAPES])
+            for name in SHAPES:
+                found[f"{case} {step} {name}"] = np.array(variables[name])
+    return found
+
+
+def compare(found, wanted):
+    assert found.keys() >= wanted.keys()
+    for key in wanted:
+        difference = np.abs(found[key] - wanted[key]).max()
+        assert difference <= 1e-6, (key, difference, found[key], wanted[key])
+    print("equal", len(wanted))
+"""
+
+KERAS_3 = """
+import keras
+
+run_here = run(keras.optimizers.Lamb, lambda value, name: keras.Variable(value, name=name))
+np.savez("keras3.npz", **run_here)
+"""
+
+AS_KERAS_3 = """
+compare(run(LAMB), dict(np.load("keras3.npz")))
+"""
+
+# Algorithm 2 of the paper with phi(z) = z, in double precision; weight decay as in AdamW.
+AS_THE_PAPER = """
+def paper(learning_rate, beta_1=0.9, beta_2=0.999, epsilon=1e-7, weight_decay=0.0):
+    weights = {name: value.astype("float64") for name, value in start().items()}
+    m = {name: 0 * value for name, value in weights.items()}
+    v = {name: 0 * value for name, value in weights.items()}
+    for step, gradient in enumerate(gradients()):
+        for name, x in weights.items():
+            g = gradient[name]
+            if isinstance(g, tuple):
+                values, rows = g
+                g = np.zeros((6, 2))
+                np.add.at(g, rows, values)
+            if name != "bias":
+                x = x - learning_rate * weight_decay * x
+            m[name] = beta_1 * m[name] + (1 - beta_1) * g
+            v[name] = beta_2 * v[name] + (1 - beta_2) * g**2
+            m_hat, v_hat = m[name] / (1 - beta_1 ** (step + 1)), v[name] / (1 - beta_2 ** (step + 1))
+            r = m_hat / (np.sqrt(v_hat) + epsilon)
+            size, step_size = np.sqrt(np.sum(x**2)), np.sqrt(np.sum(r**2))
+            weights[name] = x - learning_rate * (size / step_size if size and step_size else 1) * r
+            yield step, name, weights[name]
+
+
+wanted = {}
+for case in "plain", "epsilon", "decay":
+    for step, name, value in paper(**{"learning_rate": 0.05, **CASES[case]}):
+        wanted[f"{case} {step} {name}"] = value
+compare(run(LAMB), wanted)
+"""
+
+IN_USE = """
+import numpy as np
+
+random = np.random.RandomState(0)
+words = random.randint(0, 20, (64, 5))
+labels = (words.sum(axis=1) > 48).astype("float32")
+
+
+def model(optimizer, policy="float32", **options):
+    tf.keras.backend.clear_session()
+    tf.keras.mixed_precision.set_global_policy(policy)
+    tf.keras.utils.set_random_seed(1)
+    layers = tf.keras.layers
+    model = tf.keras.Sequential([
+        tf.keras.Input((5,)), layers.Embedding(20, 8), layers.Flatten(), layers.Dense(8, activation="relu"),
+        layers.Dense(1, activation="sigmoid", dtype="float32"),
+    ])
+    model.compile(optimizer, "binary_crossentropy", **options)
+    return model
+
+
+def losses(model, epochs=8, **options):
+    options = {"batch_size": 16, "epochs": epochs, "shuffle": False, "verbose": 0, **options}
+    return model.fit(words, labels, **options).history["loss"]
+
+
+def learns(name, *arguments, callbacks=(), **options):
+    seen = losses(model(*arguments, **options), callbacks=list(callbacks))
+    assert np.isfinite(seen).all() and seen[-1] < 0.8 * seen[0], (name, seen)
+    return seen
+
+
+plain = learns("plain", LAMB(0.05))
+xla = learns("xla", LAMB(0.05), jit_compile=True)
+assert np.allclose(plain, xla, atol=1e-4), (plain, xla)
+many = learns("steps_per_execution", LAMB(0.05), steps_per_execution=4)
+assert np.allclose(plain, many, atol=1e-5), (plain, many)
+learns("mixed_float16", LAMB(0.05), "mixed_float16")
+learns("mixed_bfloat16", LAMB(0.05), "mixed_bfloat16")
+learns("clipnorm", LAMB(0.05, clipnorm=1.0))
+learns("weight decay", LAMB(0.05, weight_decay=0.01))
+schedules = tf.keras.optimizers.schedules
+learns("schedule", LAMB(schedules.PolynomialDecay(0.05, 100, 0.001)))
+callbacks = tf.keras.callbacks
+halved = model(LAMB(0.05))
+losses(halved, 2, callbacks=[callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2)])
+assert np.isclose(halved.optimizer.learning_rate.numpy(), 0.0125)
+losses(halved, 2, callbacks=[callbacks.ReduceLROnPlateau("loss", patience=0, factor=0.5, min_delta=10.0)])
+assert halved.optimizer.learning_rate.numpy() < 0.0125
+tf.keras.mixed_precision.set_global_policy("float32")
+
+optimizer = LAMB(schedules.PolynomialDecay(0.05, 100, 0.001), beta_1=0.8, weight_decay=0.1, clipnorm=1.0)
+again = LAMB.from_config(optimizer.get_config())
+assert again.get_config() == optimizer.get_config()
+assert {"beta_1", "beta_2", "epsilon", "weight_decay", "clipnorm", "learning_rate"} <= set(again.get_config())
+
+for policy in "float32", "mixed_float16":
+    for path in FORMATS:
+        first = model(LAMB(0.05, weight_decay=0.01), policy)
+        losses(first, 3)
+        first.save(path)
+        loaded = tf.keras.models.load_model(path)
+        inner = getattr(loaded.optimizer, "inner_optimizer", loaded.optimizer)
+        assert type(inner) is LAMB and inner.weight_decay == 0.01, (path, inner)
+        assert int(inner.iterations.numpy()) == 12, (path, inner.iterations)
+        onwards, resumed = losses(first, 2), losses(loaded, 2)
+        close = 1e-5 if policy == "float32" else 5e-3
+        assert np.allclose(onwards, resumed, atol=close), (path, onwards, resumed)
+
+weights = tf.Variable([[3.0, 4.0]], dtype="float64")
+optimizer = LAMB(0.1)
+
+
+@tf.function
+def step():
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(weights**2)
+    optimizer.apply_gradients([(tape.gradient(loss, weights), weights)])
+
+
+step()  # the size is 5 and both coordinates move alike: 10 % of 5, by the same in each
+assert np.allclose(weights.numpy(), [[3 - 0.5 / 2**0.5, 4 - 0.5 / 2**0.5]], atol=1e-6), weights
+print("works")
+"""
+
+
+def run(env: str, folder: Path, *parts: str) -> str:
+    path = folder / "script.py"
+    path.write_text("\n\n".join(parts))
+    done = run_script(tf_env(env), path, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_takes_the_steps_of_the_paper(name: str, tmp_path: Path) -> None:
+    assert run("tf215", tmp_path, SOURCES[name], STEPS, AS_THE_PAPER) == "equal 180"
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_takes_the_steps_of_keras_3(name: str, tmp_path: Path) -> None:
+    run("tf221", tmp_path, STEPS, KERAS_3)
+    assert run("tf215", tmp_path, SOURCES[name], STEPS, AS_KERAS_3) == "equal 420"
+
+
+@pytest.mark.parametrize(
+    ("name", "formats"),
+    [("lamb_keras2", ["model.keras", "model.h5", "folder"]), ("lamb_keras2_legacy", ["model.h5", "folder"])],
+)
+def test_trains_saves_and_loads(name: str, formats: list[str], tmp_path: Path) -> None:
+    assert run("tf215", tmp_path, SOURCES[name], f"FORMATS = {formats}", IN_USE) == "works"
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_is_fit_to_be_written_into_a_script(name: str) -> None:
+    module, code = WRITTEN[name].split("import tensorflow as tf\n")
+    assert len(WRITTEN[name].splitlines()) < 70
+    assert "import" not in code
+    assert re.search(r"arXiv 1904\.00962", code) and "TensorFlow 2." in module
