@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .files import shown
+
 AMP_DTYPES = ("float16", "bfloat16")
 
 
@@ -82,20 +84,20 @@ def read(path: Path) -> Settings | None:
         return None
     if b"tfboost" not in data:
         return None
-    shown = _shown(path)
+    name = shown(path)
     try:
         document = load_toml(data.decode())
     except ValueError as error:  # of the decoder too
         position = re.search(r"\s*\(at line (\d+), column (\d+)\)", str(error))
         where = f":{position[1]}:{position[2]}" if position else ""
         message = str(error).replace(position[0], "") if position else str(error)
-        raise ConfigError(f"{shown}{where}: not valid TOML: {message}") from None
+        raise ConfigError(f"{name}{where}: not valid TOML: {message}") from None
     table = document.get("tool", {}).get("tfboost") if isinstance(document.get("tool"), dict) else None
     if table is None:
         return None
     if not isinstance(table, dict):
-        raise ConfigError(f"{shown}: [tool.tfboost] must be a table")
-    return _settings(table, path.parent, shown)
+        raise ConfigError(f"{name}: [tool.tfboost] must be a table")
+    return _settings(table, path.parent, name)
 
 
 def load_toml(text: str) -> dict[str, Any]:
@@ -108,11 +110,11 @@ def load_toml(text: str) -> dict[str, Any]:
     return data
 
 
-def _settings(table: dict[str, Any], folder: Path, shown: str) -> Settings:
+def _settings(table: dict[str, Any], folder: Path, file: str) -> Settings:
     from .target import named
 
     def fail(key: str, message: str) -> ConfigError:
-        return ConfigError(f"{shown}: [tool.tfboost] {key}: {message}")
+        return ConfigError(f"{file}: [tool.tfboost] {key}: {message}")
 
     def strings(key: str, value: object) -> tuple[str, ...]:
         if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
@@ -159,11 +161,6 @@ def _settings(table: dict[str, Any], folder: Path, shown: str) -> Settings:
                 keys = ("level", "select", "ignore", "target", "amp-dtype", "exclude", "per-file-ignores")
                 raise fail(key, f"unknown key{_nearest(key.replace('_', '-'), keys)}")
     return Settings(folder, **found)
-
-
-def _shown(path: Path) -> str:
-    relative = os.path.relpath(path)
-    return str(path) if relative.startswith(os.pardir) else relative
 
 
 # -- names of codemods -------------------------------------------------------------------------------------------

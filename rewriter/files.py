@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-import stat
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from .source import RELEVANT, SourceError
 
 #: Folders that a walk never enters, beside hidden ones and virtual environments.
-SKIPPED = frozenset({"node_modules", "__pycache__", "__pypackages__", "site-packages", "venv", "env", "build", "dist"})
+SKIPPED = frozenset({"node_modules", "__pycache__", "__pypackages__", "site-packages", "venv"})
 
 #: The name that standard input goes by.
 STDIN = Path("<stdin>")
@@ -45,10 +46,14 @@ def find(given: Sequence[Path], excludes: Callable[[Path], bool]) -> Iterator[Pa
 def _walk(folder: Path, excludes: Callable[[Path], bool]) -> Iterator[Path]:
     for here, folders, names in os.walk(folder):
         folders[:] = [f for f in folders if not f.startswith(".") and f not in SKIPPED
-                      and not os.path.exists(os.path.join(here, f, "pyvenv.cfg")) and not excludes(Path(here, f))]
+                      and not _is_environment(os.path.join(here, f)) and not excludes(Path(here, f))]
         for name in names:
             if name.endswith(".py") and not excludes(path := Path(here, name)) and path.is_file():
                 yield path  # dangling links, as editors leave them, and pipes are no scripts
+
+
+def _is_environment(folder: str) -> bool:
+    return any(os.path.exists(os.path.join(folder, mark)) for mark in ("pyvenv.cfg", "conda-meta"))
 
 
 def read(path: Path) -> bytes:
@@ -82,7 +87,8 @@ def groups(data: Mapping[Path, bytes]) -> list[list[Path]]:
             leader[path] = path = leader[leader[path]]
         return path
 
-    imports = {path: list(_imports(path, d, data)) for path, d in data.items()} if len(data) > 1 else {}
+    folders = {path.parent for path in data}
+    imports = {path: list(_imports(path, d, data, folders)) for path, d in data.items()} if len(data) > 1 else {}
     for path in concerned:
         todo, seen = list(imports.get(path, ())), {path}
         while todo:
@@ -101,28 +107,32 @@ def groups(data: Mapping[Path, bytes]) -> list[list[Path]]:
     return [group for group in members.values() if any(RELEVANT.search(data[path]) for path in group)]
 
 
-def _imports(path: Path, data: bytes, known: Mapping[Path, bytes]) -> Iterator[Path]:
+def _imports(path: Path, data: bytes, known: Mapping[Path, bytes], folders: set[Path]) -> Iterator[Path]:
     """Those of the known files that a file imports."""
-    for module, names, plain in _IMPORT.findall(data):
+    for module, names, plain in _IMPORT.findall(data.replace(b"\r", b"\n")):
         if plain:
             dotted = [part.split()[0].decode(errors="replace") for part in plain.split(b",") if part.split()]
         else:
-            prefix = module.decode(errors="replace")
-            dotted = [prefix, *(prefix.rstrip(".") + "." * prefix.endswith(".") + "." * (not prefix.endswith("."))
-                                + name.decode(errors="replace")
-                                for part in names.strip(b"() \t").split(b",") for name in part.split()[:1])]
+            package = module.decode(errors="replace")
+            within = package if package.endswith(".") else f"{package}."
+            members = [name for part in names.strip(b"() \t").split(b",") for name in part.split()[:1]]
+            dotted = [package, *(within + name.decode(errors="replace") for name in members)]
         for name in dotted:
-            yield from _module(path.parent, name, known)
+            yield from _module(path.parent, name, known, folders)
 
 
-def _module(folder: Path, name: str, known: Mapping[Path, bytes]) -> Iterator[Path]:
+def _module(folder: Path, name: str, known: Mapping[Path, bytes], folders: set[Path]) -> Iterator[Path]:
     plain = name.lstrip(".")
-    for _ in range(len(name) - len(plain) - 1):
-        folder = folder.parent
-    stem = folder.joinpath(*plain.split(".")) if plain else folder
-    for candidate in (stem.with_name(f"{stem.name}.py") if plain else stem / "__init__.py", stem / "__init__.py"):
-        if candidate in known:
-            yield candidate
+    if plain == name:  # found beside the file, or beside the script in a folder above that imports it
+        places = [folder, *(above for above in folder.parents if above in folders)]
+    else:
+        places = [[folder, *folder.parents][min(len(name) - len(plain) - 1, len(folder.parents))]]
+    for place in places:
+        stem = place.joinpath(*plain.split(".")) if plain else place
+        candidates = [stem / "__init__.py", *([stem.with_name(f"{stem.name}.py")] if plain else [])]
+        if found := [c for c in candidates if c in known]:
+            yield from found
+            return
 
 
 # -- writing -----------------------------------------------------------------------------------------------------
@@ -154,8 +164,7 @@ def write(files: Mapping[Path, bytes], modes_of: Mapping[Path, Path] | None = No
             ready.append((temporary, real, path))
             with open(handle, "wb") as stream:
                 stream.write(data)
-            model = real if exists else (modes_of or {}).get(path)
-            os.chmod(temporary, stat.S_IMODE(os.stat(model).st_mode) if model and model.is_file() else 0o666 & ~_umask())
+            _permit(temporary, real if exists else None, (modes_of or {}).get(path))
         while ready:
             temporary, real, path = ready[0]
             os.replace(temporary, real)
@@ -164,16 +173,25 @@ def write(files: Mapping[Path, bytes], modes_of: Mapping[Path, Path] | None = No
         raise SourceError(path, f"cannot be written: {error.strerror or error}") from None
     finally:
         for temporary, _, _ in ready:
-            try:
+            with contextlib.suppress(OSError):
                 os.unlink(temporary)
-            except OSError:
-                pass
 
 
-def _umask() -> int:
-    mask = os.umask(0o22)
-    os.umask(mask)
-    return mask
+def _permit(temporary: str, replaced: Path | None, model: Path | None) -> None:
+    """Give a new file the owner and permissions of the one that it replaces, or else the mode of its model."""
+    if replaced:
+        status = replaced.stat()
+        if hasattr(os, "chown") and (status.st_uid, status.st_gid) != (os.geteuid(), os.getegid()):
+            with contextlib.suppress(OSError):
+                os.chown(temporary, status.st_uid, status.st_gid)
+        shutil.copystat(replaced, temporary)
+        os.utime(temporary)
+    elif model and model.is_file():
+        shutil.copymode(model, temporary)
+    else:
+        mask = os.umask(0o22)
+        os.umask(mask)
+        os.chmod(temporary, 0o666 & ~mask)
 
 
 def destinations(given: Sequence[Path], found: Sequence[Path], out: Path) -> dict[Path, Path]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from . import catalog
 from .scopes import FUNCTIONS, Binding, Names
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from .engine import Options
 
 _IGNORE = re.compile(r"#\s*tfboost:\s*ignore(?:\[([^\]]*)\])?", re.IGNORECASE)
+
+
+#: Positions and keys in the containers around a value that is followed.
+Way: TypeAlias = tuple[object, ...]
 
 
 @dataclass
@@ -126,7 +130,7 @@ class Project:
         method = isinstance(owner, ast.ClassDef)
         escaped = False
         for other in list(self.scripts.values()):
-            for name in other.mentions(function.name):
+            for name in [m for alias in other.aliases(function.name) for m in other.mentions(alias)]:
                 parent = other.names.parents.get(name)
                 values = other.values(name)
                 if not any(v.node is function for v in values):
@@ -257,6 +261,12 @@ class Script:
     def mentions(self, name: str) -> list[ast.expr]:
         """Loads of a bare name or of an attribute of this name."""
         return self._mentions.get(name, [])
+
+    def aliases(self, name: str) -> list[str]:
+        """A name, and the names that `from x import name as other` gives it in this file."""
+        found = [b.name for scope in self.names.scopes.values() for bound in scope.bindings.values() for b in bound
+                 if b.kind == "import" and b.name != name and b.symbol.endswith(f".{name}")]
+        return [name, *dict.fromkeys(found)]
 
     # -- calls and their arguments -------------------------------------------------------------------------------
 
@@ -471,10 +481,10 @@ class Script:
     def flow(self, node: ast.AST) -> list[tuple[Script, ast.expr]]:
         """Every expression that may be the value of `node`: the node, names bound to it, calls that return it.
 
-        The parent of each tells what is done with the value. Containers are followed by position only.
+        The parent of each tells what is done with the value. Containers are followed by position and constant key.
         """
-        seen: dict[tuple[ast.AST, tuple[int, ...]], Script] = {}
-        todo: list[tuple[Script, ast.AST, tuple[int, ...]]] = [(self, node, ())]
+        seen: dict[tuple[ast.AST, Way], Script] = {}
+        todo: list[tuple[Script, ast.AST, Way]] = [(self, node, ())]
         while todo:
             script, expr, path = todo.pop()
             if (expr, path) in seen or len(seen) > 2000:
@@ -483,7 +493,7 @@ class Script:
             todo.extend(script.successors(expr, path))
         return [(s, e) for (e, p), s in seen.items() if not p and isinstance(e, ast.expr)]
 
-    def successors(self, expr: ast.AST, path: tuple[int, ...]) -> Iterator[tuple[Script, ast.AST, tuple[int, ...]]]:
+    def successors(self, expr: ast.AST, path: Way) -> Iterator[tuple[Script, ast.AST, Way]]:
         parent = self.parents.get(expr)
         match parent:
             case ast.Assign() | ast.AnnAssign() if parent.value is expr:
@@ -501,11 +511,15 @@ class Script:
                         yield script, call, path
             case ast.Tuple() | ast.List():
                 yield self, parent, (parent.elts.index(expr), *path)  # type: ignore[arg-type]
+            case ast.Dict() if expr in parent.values:
+                key = parent.keys[parent.values.index(expr)]  # type: ignore[arg-type]
+                if isinstance(key, ast.Constant):
+                    yield self, parent, (key.value, *path)
             case ast.IfExp() if expr is not parent.test:
                 yield self, parent, path
             case ast.BoolOp():
                 yield self, parent, path
-            case ast.Subscript() if parent.value is expr and path and self.integer(parent.slice) == path[0]:
+            case ast.Subscript() if parent.value is expr and path and self.constant(parent.slice) == path[0]:
                 yield self, parent, path[1:]
             case ast.For() if path and parent.iter is expr:
                 yield from self._assigned(parent.target, path[1:])
@@ -516,7 +530,7 @@ class Script:
                 if isinstance(call, ast.Call):
                     yield from self._passed(call, expr, path)
 
-    def _assigned(self, target: ast.expr, path: tuple[int, ...]) -> Iterator[tuple[Script, ast.AST, tuple[int, ...]]]:
+    def _assigned(self, target: ast.expr, path: Way) -> Iterator[tuple[Script, ast.AST, Way]]:
         if isinstance(target, ast.Name):
             scope = self.names.scope_of(target)
             owner = scope.elsewhere.get(target.id, scope)
@@ -526,24 +540,37 @@ class Script:
                         yield self, load, path
                     if owner is self.names.module:
                         yield from self._imported(target.id, path)
-        elif isinstance(target, ast.Tuple | ast.List) and path and path[0] < len(target.elts):
+        elif isinstance(target, ast.Tuple | ast.List) and path and isinstance(path[0], int) \
+                and path[0] < len(target.elts):
             yield from self._assigned(target.elts[path[0]], path[1:])
         elif isinstance(target, ast.Attribute):
-            for load in self.mentions(target.attr):
-                if isinstance(load, ast.Attribute) and ast.dump(load.value) == ast.dump(target.value):
-                    yield self, load, path
+            owners, text = self._classes_of(target.value), ast.dump(target.value)
+            for other in list(self.project.scripts.values()):
+                for load in other.mentions(target.attr):
+                    if isinstance(load, ast.Attribute):
+                        theirs = other._classes_of(load.value)
+                        if owners & theirs if owners and theirs else other is self and ast.dump(load.value) == text:
+                            yield other, load, path
 
-    def _imported(self, name: str, path: tuple[int, ...]) -> Iterator[tuple[Script, ast.AST, tuple[int, ...]]]:
+    def _classes_of(self, node: ast.expr) -> set[ast.AST]:
+        """The project's classes that an expression may be an instance of, with their bases."""
+        return {c for v in self.values(node) if v.cls and v.cls.script and isinstance(v.cls.node, ast.ClassDef)
+                for _, c in v.cls.script.ancestry(v.cls.node)}
+
+    def _imported(self, name: str, path: Way) -> Iterator[tuple[Script, ast.AST, Way]]:
         for other in list(self.project.scripts.values()):
             if other is self:
                 continue
-            for mention in other.mentions(name):
-                owner = other.names.reaching(mention) if isinstance(mention, ast.Name) else ()
-                if any(b.kind == "import" and self.project.resolve(other, b.symbol) == (self, name) for b in owner):
-                    yield other, mention, path
+            for alias in other.aliases(name):
+                for mention in other.mentions(alias):
+                    owner = other.names.reaching(mention) if isinstance(mention, ast.Name) else ()
+                    if any(b.kind == "import" and self.project.resolve(other, b.symbol) == (self, name)
+                           for b in owner) or (isinstance(mention, ast.Attribute) and any(
+                               v.kind == "module" and v.script is self for v in other.values(mention.value))):
+                        yield other, mention, path
 
-    def _passed(self, call: ast.Call, expr: ast.AST, path: tuple[int, ...]
-                ) -> Iterator[tuple[Script, ast.AST, tuple[int, ...]]]:
+    def _passed(self, call: ast.Call, expr: ast.AST, path: Way
+                ) -> Iterator[tuple[Script, ast.AST, Way]]:
         """Into the parameter of one of the project's own functions."""
         for callee in self.values(call.func):
             if callee.kind not in ("function", "method", "class") or callee.script is None:

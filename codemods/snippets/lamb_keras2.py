@@ -10,8 +10,8 @@ class LAMB(tf.keras.optimizers.Optimizer):
     You et al. 2020, "Large Batch Optimization for Deep Learning" (arXiv 1904.00962). It takes Adam's
     arguments, without `amsgrad`, and does what `keras.optimizers.Lamb` does in Keras 3. `weight_decay=w` is
     decoupled as in AdamW: before each step, weights shrink by `learning_rate * w`. (The paper adds
-    `w * weights` to the direction instead, before it is scaled.) `exclude_from_weight_decay(var_names=["bias"])`
-    exempts variables from it.
+    `w * weights` to the direction instead, before it is scaled.) It spares the variables named in
+    `exclude_from_weight_decay(var_names=["bias"])`.
     """
 
     def __init__(
