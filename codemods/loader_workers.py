@@ -23,9 +23,10 @@ KERAS_1 = ("samples_per_epoch", "nb_val_samples", "val_samples", "nb_worker", "p
 
 @codemod(level=1, phase="input")
 def loader_workers(script: Script) -> Iterator[Finding]:
-    """Prepare the batches of a `Sequence` or `PyDataset` in several threads; `fit_generator` → `fit` for Keras 3.
+    """Prepare the batches of a `Sequence` or `PyDataset` in several threads.
 
-    Why: with one thread, reading and decoding a batch takes turns with training on it.
+    Why: with one thread, reading and decoding a batch takes turns with training on it. For Keras 3, which has
+    neither `fit_generator` nor `fit(workers=...)`, calls are moved to `fit` and the workers to the loader.
     Not applied: a plain generator (several workers would each replay it), a loader that keeps state or draws random
     numbers in `__getitem__`, TensorFlow 2.11 to 2.15 (more than one worker costs 5 s at the end of every epoch there).
     How many: 4 threads, written as a number, so that the script does the same on every machine.
@@ -112,14 +113,12 @@ def _speed_up(site: Site) -> Iterator[Finding]:
         loaders = [v for v in script.values(argument) if v.kind in ("loader", "generator")] if argument else []
         for loader in loaders:
             if loader.kind == "generator":
-                if any(site.arguments.get(n) is not None for n in ("workers",)):
-                    continue
                 continue  # Keras reads it ahead in a thread of its own; more than one would replay it
             assert argument is not None
             if reason := _state(loader):
                 yield Refusal(argument, f"more workers would change what the loader gives: {reason}")
             elif script.target.keras == 3:
-                yield from _on_loader(script, argument, loader)
+                yield from _on_loader(script, argument, loader, name != "validation_data")
             elif name != "validation_data":
                 yield from _on_fit(script, site, call)
 
@@ -137,12 +136,15 @@ def _on_fit(script: Script, site: Site, call: ast.Call) -> Iterator[Finding]:
                       f"workers={WORKERS} pays where preparing one epoch's batches takes well over 5 s; measure it")
 
 
-def _on_loader(script: Script, argument: ast.expr, loader: Value) -> Iterator[Finding]:
+def _on_loader(script: Script, argument: ast.expr, loader: Value, trains: bool) -> Iterator[Finding]:
     call, owner = loader.node, loader.script
-    if not isinstance(call, ast.Call) or owner is None or loader.cls is None:
-        yield Refusal(argument, "workers belong to the PyDataset, and where this one is made cannot be seen"
-                      if loader.cls is not None else "Keras 3 reads an ImageDataGenerator in one thread",
-                      "" if loader.cls is not None else "image_dataset_from_directory with augmentation layers")
+    if loader.cls is None:
+        if trains:
+            yield Refusal(argument, "Keras 3 reads an ImageDataGenerator in one thread",
+                          "image_dataset_from_directory with augmentation layers is faster")
+        return
+    if not isinstance(call, ast.Call) or owner is None:
+        yield Refusal(argument, "workers belong to the PyDataset, and where this one is made cannot be seen")
         return
     assert isinstance(loader.cls.node, ast.ClassDef) and loader.cls.script is not None
     if owner.bind(call).may_have("workers"):

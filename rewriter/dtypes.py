@@ -138,9 +138,11 @@ class Precision:
         explicit = self._explicit(layer)
         if layer.node is not None and layer.node in self.pinned:
             return FULL
-        if layer.keras == "layers.Embedding" or explicit is None:
-            return explicit or LOW
-        return explicit
+        if explicit is None and self.keras2 and layer.keras == "layers.UpSampling2D" and layer.script \
+                and isinstance(layer.node, ast.Call) and layer.script.constant(
+                    layer.script.argument(layer.node, "interpolation")) not in (None, "nearest"):
+            return FULL
+        return LOW if explicit is None else explicit
 
     def note(self, script: Script, node: ast.AST, reason: str, float16: bool = False) -> None:
         self.troubles.setdefault((node, reason), Trouble(node, script, reason, float16))
@@ -425,6 +427,9 @@ class _Frame:
                 parts += [(e, self.of(script, e)) for e in expr.elts]
             else:
                 parts.append((expr, kind))
+        if parts and root == "tensorflow" and not path and not parts[0][1] and "low" in together and any(
+                v.kind == "array" for v in script.values(parts[0][0])):
+            self.model.note(script, node, f"`{last}` takes its precision from a NumPy array")
         return self.meet(script, node, parts, None, promotes=path.startswith("ops.") and not self.model.keras2)
 
     def _made(self, script: Script, node: ast.Call, last: str, short: str, dtype: ast.expr | None) -> Kinds:

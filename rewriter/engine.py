@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -30,6 +31,7 @@ class Options:
     select: frozenset[str] | None = None
     ignore: frozenset[str] = frozenset()
     amp_dtype: str | None = None  # None: float16, or bfloat16 where the target is known to be a CPU
+    ignored_in: Mapping[Path, frozenset[str]] = field(default_factory=dict, hash=False)  # codemods off in single files
 
     def codemods(self) -> list[Codemod]:
         return [c for c in registry().values()
@@ -106,6 +108,10 @@ def _rewrite(paths: Sequence[Path], options: Options, target_of: Callable[[Sourc
                 sources[path] = parse(result.before, path)
         except SourceError as error:
             result.error = error
+    for path in paths if sources else ():  # a file without TensorFlow may batch a dataset that it is handed
+        if path not in sources and not results[path].error:
+            with contextlib.suppress(SourceError):
+                sources[path] = parse(results[path].before, path)
     if sources:
         try:
             _settle(sources, results, options, target_of)
@@ -259,6 +265,8 @@ class _Plan:
         return False
 
     def _suppressed(self, owner: Script, codemod: Codemod, nodes: list[ast.AST]) -> bool:
+        if codemod.name in self.options.ignored_in.get(owner.path, ()):
+            return True
         for node in nodes:
             first = getattr(node, "lineno", 0)
             last = getattr(node, "end_lineno", first)

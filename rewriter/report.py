@@ -44,6 +44,7 @@ from .files import shown
 from .target import OPEN, Target
 
 if TYPE_CHECKING:
+    from .codemod import Codemod
     from .engine import Refused, Result
     from .source import SourceError
 
@@ -76,12 +77,13 @@ class FileReport:
     written: Path | None = None
     diff: bytes = b""
     after: bytes = b""
+    together: tuple[Path, ...] = ()  # the files that it was rewritten with
 
 
-def of_result(result: Result) -> FileReport:
+def of_result(result: Result, together: tuple[Path, ...] = ()) -> FileReport:
     """The report on a result of the engine."""
     report = FileReport(result.path, result.status, result.target, refused=result.refused, error=result.error,
-                        after=result.after)
+                        after=result.after, together=together)
     if result.error:
         return FileReport(result.path, "failed", error=result.error)
     before, after = _lines(result.before), _lines(result.after)
@@ -327,3 +329,42 @@ def _plural(number: int, noun: str) -> str:
 def check_lines(reports: Sequence[FileReport]) -> str:
     """`path:line:col: name message` for each opportunity."""
     return "".join(f"{shown(r.path)}:{c.line}:{c.column}: {c.codemod} {c.message}\n" for r in reports for c in r.applied)
+
+
+def check_summary(reports: Sequence[FileReport]) -> str:
+    """What `check` says last."""
+    counts = _counts(reports)
+    total = sum(counts["applied"].values())
+    lines = []
+    if total:
+        noun = "opportunity" if total == 1 else "opportunities"
+        lines.append(f"{total} {noun} in {_plural(counts['changed'], 'file')}: `tfboost rewrite` shows and applies them")
+    else:
+        lines.append(_nothing(reports))
+    if counts["failed"]:
+        lines.append(f"{_plural(counts['failed'], 'file')} could not be handled")
+    return "\n".join(lines) + "\n"
+
+
+# -- codemods ----------------------------------------------------------------------------------------------------
+
+
+def catalogue(found: Sequence[Codemod]) -> str:
+    """One line for each codemod."""
+    width = max((len(c.name) for c in found), default=0)
+    return "".join(f"{c.name:{width}}  -O{c.level}  {c.summary}\n" for c in found)
+
+
+def catalogue_json(found: Sequence[Codemod]) -> str:
+    """The codemods as JSON, with their pages."""
+    import json
+
+    return json.dumps({"version": 1, "codemods": [
+        {"name": c.name, "level": c.level, "phase": c.phase, "hardware": c.hardware, "summary": c.summary, "page": c.doc}
+        for c in found]}, indent=2) + "\n"
+
+
+def page(codemod: Codemod) -> str:
+    """What `explain` shows."""
+    meant = "any hardware" if codemod.hardware == "any" else codemod.hardware
+    return f"{codemod.name} (-O{codemod.level}, {codemod.phase}, for {meant})\n\n{codemod.doc}\n"

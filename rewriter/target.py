@@ -109,7 +109,7 @@ class Evidence:
         if lowest is None:
             lowest = ASSUMED if highest >= ASSUMED else min(OLDEST, highest)
             if lowest != highest:
-                why.append(f"TensorFlow {lowest[0]}.{lowest[1]} or later is assumed: --target or --python tells exactly")
+                why.append(f"at least {lowest[0]}.{lowest[1]} is assumed: --target or --python tells exactly")
         keras = self.keras or (None if self.two_keras else 2 if highest <= LAST_KERAS2
                                else 3 if lowest >= FIRST_KERAS3 else None)
         return Target(lowest, highest, keras, "; ".join(why), self.cpu, self.keras_version, self.ampere)

@@ -87,7 +87,9 @@ class Training:
         """Where to report about it in a script: the compile call, or the first call of this script that trains."""
         if self.compile.script is script:
             return self.compile.call
-        return next((r.site.call for r in [*self.fits, *self.tests] if r.site.script is script), self.compile.call)
+        return next(
+            (r.site.call for r in [*self.fits, *self.tests] if r.site.script is script), self.compile.call
+        )
 
     def classes(self) -> list[Value]:
         """The project's own classes that the models are instances of."""
@@ -96,7 +98,11 @@ class Training:
     def method(self, name: str) -> tuple[Script, ast.FunctionDef] | None:
         """A method of `keras.Model` that one of the models' classes defines itself."""
         for cls in self.classes():
-            if cls.script and isinstance(cls.node, ast.ClassDef) and (found := cls.script.method(cls.node, name)):
+            if (
+                cls.script
+                and isinstance(cls.node, ast.ClassDef)
+                and (found := cls.script.method(cls.node, name))
+            ):
                 return found
         return None
 
@@ -118,10 +124,16 @@ class Training:
         """The place in a class's own `compile`: its call of `super().compile`, or the call of it that is passed on."""
         name = self.classes()[0].name
         overridden = f"`{name}` has its own `compile`"
-        calls = [n for n in own_nodes(method) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)
-                 and n.func.attr == "compile"]
-        if len(calls) != 1 or not _is_super(script, calls[0].func) or script.parents.get(
-                script.statement(calls[0])) is not method:
+        calls = [
+            n
+            for n in own_nodes(method)
+            if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) and n.func.attr == "compile"
+        ]
+        if (
+            len(calls) != 1
+            or not _is_super(script, calls[0].func)
+            or script.parents.get(script.statement(calls[0])) is not method
+        ):
             return f"{overridden}, which does not simply call `super().compile`"
         owner = script.parents[method]
         assert isinstance(owner, ast.ClassDef)
@@ -136,17 +148,29 @@ class Training:
         names = {a.arg for a in [*parameters.posonlyargs, *parameters.args, *parameters.kwonlyargs]}
         if arguments.open:
             splats = [k.value for k in call.keywords if k.arg is None]
-            passed = [s for s in splats if isinstance(s, ast.Name) and parameters.kwarg
-                      and s.id == parameters.kwarg.arg and all(b.node is parameters.kwarg
-                                                               for b in script.names.reaching(s))]
-            if len(passed) == len(splats) and keyword not in names \
-                    and not any(isinstance(a, ast.Starred) for a in call.args):
+            passed = [
+                s
+                for s in splats
+                if isinstance(s, ast.Name)
+                and parameters.kwarg
+                and s.id == parameters.kwarg.arg
+                and all(b.node is parameters.kwarg for b in script.names.reaching(s))
+            ]
+            if (
+                len(passed) == len(splats)
+                and keyword not in names
+                and not any(isinstance(a, ast.Starred) for a in call.args)
+            ):
                 return self.compile.call
             return f"{overridden}, whose `super().compile` may be given `{keyword}` already"
         if keyword in names:
             return f"{overridden} with a parameter `{keyword}`"
-        sites = [s for other in list(script.project.scripts.values()) for s in other.sites("compile")
-                 if any(m.cls is not None and m.cls.node is self.classes()[0].node for m in s.models)]
+        sites = [
+            s
+            for other in list(script.project.scripts.values())
+            for s in other.sites("compile")
+            if any(m.cls is not None and m.cls.node is self.classes()[0].node for m in s.models)
+        ]
         if len(sites) > 1:
             return f"{overridden}, which compiles several models"
         return call
@@ -165,8 +189,9 @@ def trainings(script: Script) -> list[Training]:
     for other in project:
         for site in other.sites("compile"):
             models = [m for m in site.models if m.kind == "model"]
-            if not models or (other is not script and not any(
-                    same(a, b) for s in mine for a in s.models for b in models)):
+            if not models or (
+                other is not script and not any(same(a, b) for s in mine for a in s.models for b in models)
+            ):
                 continue
             found.append(_training(site, models, project))
     return found
@@ -176,8 +201,9 @@ def compiles_something_else(site: Site) -> bool:
     """A `compile` on a receiver that cannot be followed and that does not look like Keras: `self.regex.compile(...)`."""
     if any(m.kind == "model" for m in site.models):
         return False
-    return not any(name in site.arguments for name in ("loss", "optimizer", "metrics")
-                   if name in site.arguments.keywords)
+    return not any(
+        name in site.arguments for name in ("loss", "optimizer", "metrics") if name in site.arguments.keywords
+    )
 
 
 def same(a: Value, b: Value) -> bool:
@@ -189,14 +215,17 @@ def same(a: Value, b: Value) -> bool:
     if a.cls is None or b.cls is None or a.cls.script is None or b.cls.script is None:
         return False
     return any(c is b.cls.node for _, c in a.cls.script.ancestry(a.cls.node)) or any(  # type: ignore[arg-type]
-        c is a.cls.node for _, c in b.cls.script.ancestry(b.cls.node))  # type: ignore[arg-type]
+        c is a.cls.node for _, c in b.cls.script.ancestry(b.cls.node)
+    )  # type: ignore[arg-type]
 
 
 def _training(site: Site, models: list[Value], project: list[Script]) -> Training:
     training = Training(site, models)
     for model in site.models:
         if model.kind not in ("model", "constant"):
-            training.unseen.append(Use(site.call, site.script, "which model is compiled here cannot be followed"))
+            training.unseen.append(
+                Use(site.call, site.script, "which model is compiled here cannot be followed")
+            )
     for script in project:
         for use in script.sites(*FITS, *TESTS, *ON_BATCH):
             if not any(same(a, b) for a in use.models for b in models):
@@ -215,8 +244,11 @@ def _training(site: Site, models: list[Value], project: list[Script]) -> Trainin
 
 
 def _is_super(script: Script, func: ast.expr) -> bool:
-    return isinstance(func, ast.Attribute) and isinstance(func.value, ast.Call) and script.called(
-        func.value) == "builtins.super"
+    return (
+        isinstance(func, ast.Attribute)
+        and isinstance(func.value, ast.Call)
+        and script.called(func.value) == "builtins.super"
+    )
 
 
 # -- where a model goes ----------------------------------------------------------------------------------------------
@@ -225,11 +257,15 @@ def _is_super(script: Script, func: ast.expr) -> bool:
 _OF_INTEREST = frozenset(("compile", *FITS, *TESTS, *ON_BATCH))
 _HARMLESS_BUILTINS = frozenset("print len str repr type id isinstance hasattr callable bool sum".split())
 #: Library functions, outside Keras and TensorFlow, that only look at a model.
-_HARMLESS = re.compile(r"numpy\.|math\.|os\.|json\.|pickle\.|joblib\.dump$|mlflow\.\w+\.log_model$|visualkeras\.|"
-                       r"netron\.|gc\.|copy\.|logging\.|tensorflowjs\.|tf2onnx\.|keras2onnx\.|onnxmltools\.")
+_HARMLESS = re.compile(
+    r"numpy\.|math\.|os\.|json\.|pickle\.|joblib\.dump$|mlflow\.\w+\.log_model$|visualkeras\.|"
+    r"netron\.|gc\.|copy\.|logging\.|tensorflowjs\.|tf2onnx\.|keras2onnx\.|onnxmltools\."
+)
 #: Functions of Keras and TensorFlow that train the model that they are given, or give it back in another form.
-_TRAINS = re.compile(r".*(KerasClassifier|KerasRegressor|model_to_estimator|multi_gpu_model|tpu_model|"
-                     r"keras_to_tpu_model|Pipeline|prune_low_magnitude|quantize_model)$")
+_TRAINS = re.compile(
+    r".*(KerasClassifier|KerasRegressor|model_to_estimator|multi_gpu_model|tpu_model|"
+    r"keras_to_tpu_model|Pipeline|prune_low_magnitude|quantize_model)$"
+)
 
 
 def escapes(model: Value) -> list[Use]:
@@ -247,9 +283,13 @@ def escapes(model: Value) -> list[Use]:
             for target in parent.targets:
                 if isinstance(target, ast.Attribute):
                     for other in list(script.project.scripts.values()):
-                        pending += [(other, m) for m in other.mentions(target.attr)
-                                    if m not in seen and isinstance(m, ast.Attribute)
-                                    and any(same(v, model) for v in other.values(m))]
+                        pending += [
+                            (other, m)
+                            for m in other.mentions(target.attr)
+                            if m not in seen
+                            and isinstance(m, ast.Attribute)
+                            and any(same(v, model) for v in other.values(m))
+                        ]
                         seen.update(m for _, m in pending)
     return list(found.values())
 
@@ -272,8 +312,17 @@ def _leads_out(script: Script, expr: ast.expr) -> str:
             function = script.function_of(parent)
             if isinstance(function, ast.FunctionDef) and not script.project.calls_of(function, script):
                 return f"the model is returned by `{function.name}`, whose callers are not seen"
-        case ast.Dict() | ast.Set() | ast.Yield() | ast.YieldFrom() | ast.Await() | ast.DictComp() | ast.ListComp() \
-                | ast.GeneratorExp() | ast.Lambda():
+        case (
+            ast.Dict()
+            | ast.Set()
+            | ast.Yield()
+            | ast.YieldFrom()
+            | ast.Await()
+            | ast.DictComp()
+            | ast.ListComp()
+            | ast.GeneratorExp()
+            | ast.Lambda()
+        ):
             return "the model is put where it cannot be followed"
         case ast.Assign() if any(isinstance(t, ast.Subscript) for t in parent.targets):
             return "the model is put where it cannot be followed"
@@ -291,14 +340,22 @@ def _handed_to(script: Script, call: ast.Call) -> str:
                     if callee.name[9:] not in _HARMLESS_BUILTINS:
                         return reason
                 elif _TRAINS.match(callee.name) or not (
-                        callee.name.startswith("tensorflow.") or callee.keras or _HARMLESS.match(callee.name)):
+                    callee.name.startswith("tensorflow.") or callee.keras or _HARMLESS.match(callee.name)
+                ):
                     return reason
             case "function" | "method" if isinstance(callee.node, ast.FunctionDef):
                 arguments = [*call.args, *(k.value for k in call.keywords)]
-                if any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg is None for k in call.keywords) \
-                        or len(arguments) > len(callee.node.args.args) + len(callee.node.args.kwonlyargs):
+                if (
+                    any(isinstance(a, ast.Starred) for a in call.args)
+                    or any(k.arg is None for k in call.keywords)
+                    or len(arguments) > len(callee.node.args.args) + len(callee.node.args.kwonlyargs)
+                ):
                     return reason  # into *args or **kwargs
-            case "method" | "layer" | "model" if callee.base is None or callee.base.kind in ("model", "layer", "dataset"):
+            case "method" | "layer" | "model" if callee.base is None or callee.base.kind in (
+                "model",
+                "layer",
+                "dataset",
+            ):
                 pass  # model.add(inner), outer(inner)
             case "class" if callee.script and isinstance(callee.node, ast.ClassDef):
                 if _trains_a_part(callee.script, callee.node):
@@ -381,7 +438,9 @@ def _of_parts(script: Script, value: Value) -> Count:
         return counts[0] if counts else Count(None, "the number of validation samples is not known", True)
     if value.kind == "call-load-data":
         return Count(value.length, "the number of validation samples is not known", True)
-    return Count(None, "the number of validation samples is not known", True if value.kind == "splits" else None)
+    return Count(
+        None, "the number of validation samples is not known", True if value.kind == "splits" else None
+    )
 
 
 def _test(site: Site) -> Run:
@@ -391,13 +450,20 @@ def _test(site: Site) -> Run:
     y = arguments.get("y") if purpose == "evaluate" else None
     data = data_kind(site.script, source, y)
     if arguments.open:
-        return Run(site, purpose, data, source, Count(None, f"the arguments of `{site.method}` come from a splat"))
+        return Run(
+            site, purpose, data, source, Count(None, f"the arguments of `{site.method}` come from a splat")
+        )
     explicit = _given(site, "steps")
     if explicit is not None:
         return Run(site, purpose, data, source, explicit)
     if data == "arrays":
-        return Run(site, purpose, data, source,
-                   _in_batches(site.script, samples(site.script, source, y), arguments.get("batch_size")))
+        return Run(
+            site,
+            purpose,
+            data,
+            source,
+            _in_batches(site.script, samples(site.script, source, y), arguments.get("batch_size")),
+        )
     return Run(site, purpose, data, source, steps_of(site.script, source))
 
 
@@ -460,7 +526,9 @@ def data_kind(script: Script, source: ast.expr | None, y: ast.expr | None) -> st
                 kinds.add("arrays")
             case "loader" | "generator":
                 kinds.add(value.kind)
-            case "sequence" if value.items and all(v.kind in ("array", "tensor") for i in value.items for v in i):
+            case "sequence" if value.items and all(
+                v.kind in ("array", "tensor") for i in value.items for v in i
+            ):
                 kinds.add("arrays")
             case "mapping":
                 kinds.add("arrays")
@@ -497,8 +565,10 @@ def _agreed(counts: list[Count]) -> Count:
     return Count(None, why, sized)
 
 
-_SHAPED = frozenset("zeros ones fill random.normal random.uniform random.truncated_normal random_normal "
-                    "random_uniform truncated_normal".split())
+_SHAPED = frozenset(
+    "zeros ones fill random.normal random.uniform random.truncated_normal random_normal "
+    "random_uniform truncated_normal".split()
+)
 _SAME_LENGTH = frozenset("constant convert_to_tensor cast identity expand_dims one_hot".split())
 
 
@@ -566,14 +636,17 @@ def _flow(loader: Value) -> Count:
         script = loader.script
         arguments = script.bind(loader.node, "ImageDataGenerator.flow")
         if not arguments.may_have("subset"):
-            return _in_batches(script, samples(script, arguments.get("x"), arguments.get("y")),
-                               arguments.get("batch_size"))
+            return _in_batches(
+                script, samples(script, arguments.get("x"), arguments.get("y")), arguments.get("batch_size")
+            )
     if loader.cls is not None:
         return Count(None, f"the length of `{loader.cls.name}` is computed when it runs", True)
     return Count(None, "the number of files is not known", True)
 
 
-_SIZED_SOURCES = frozenset("Dataset.from_tensor_slices Dataset.from_tensors Dataset.range Dataset.list_files".split())
+_SIZED_SOURCES = frozenset(
+    "Dataset.from_tensor_slices Dataset.from_tensors Dataset.range Dataset.list_files".split()
+)
 #: Stages that give one element for each that they are given.
 _ONE_TO_ONE = frozenset("map shuffle cache prefetch enumerate with_options".split())
 
@@ -623,7 +696,9 @@ def elements_of(dataset: Value) -> Count:
                 return before if stage == "take" else replace(before, number=0)
             if stage == "take":
                 return Count(min(before.number, n_taken), "", True)
-            return replace(before, number=max(before.number - n_taken, 0) if before.number != ENDLESS else ENDLESS)
+            return replace(
+                before, number=max(before.number - n_taken, 0) if before.number != ENDLESS else ENDLESS
+            )
         case "concatenate":
             other = steps_of(script, call.args[0] if call.args else None)
             if before.number is None or other.number is None:
@@ -662,7 +737,9 @@ def _source(dataset: Value, script: Script, call: ast.Call) -> Count:
             return Count(None, next(c.why for c in counts if c.number is None), all(c.sized for c in counts))
     if dataset.keras in catalog.KERAS_DATASETS:
         return Count(None, "the number of files is not known", True)
-    return Count(None, f"how many elements `{name.split('.')[-1]}` gives is not known", name in _SIZED_SOURCES)
+    return Count(
+        None, f"how many elements `{name.split('.')[-1]}` gives is not known", name in _SIZED_SOURCES
+    )
 
 
 def steps_of_dataset(script: Script, source: ast.expr) -> Count:
@@ -683,8 +760,10 @@ def _flat(call: ast.Call) -> list[ast.expr]:
 #: Hooks that Keras calls once per execution instead of once per batch.
 BATCH_HOOK = re.compile(r"on_((train|test|predict)_)?batch_(begin|end)$")
 #: Callbacks that act at the ends of epochs, of training and of validation only.
-_PER_EPOCH = frozenset("EarlyStopping ReduceLROnPlateau LearningRateScheduler CSVLogger History RemoteMonitor Callback "
-                       "SwapEMAWeights ModelCheckpoint TensorBoard BackupAndRestore ProgbarLogger".split())
+_PER_EPOCH = frozenset(
+    "EarlyStopping ReduceLROnPlateau LearningRateScheduler CSVLogger History RemoteMonitor Callback "
+    "SwapEMAWeights ModelCheckpoint TensorBoard BackupAndRestore ProgbarLogger".split()
+)
 #: Arguments with which a callback acts every so many batches, and the values with which it does not.
 _FREQUENCY: dict[str, tuple[str, frozenset[object]]] = {
     "ModelCheckpoint": ("save_freq", frozenset({"epoch"})),
@@ -693,8 +772,15 @@ _FREQUENCY: dict[str, tuple[str, frozenset[object]]] = {
 }
 _SIGNATURES = {
     "ModelCheckpoint": "callbacks.ModelCheckpoint",
-    "TensorBoard": ("log_dir", "histogram_freq", "write_graph", "write_images", "write_steps_per_second", "update_freq",
-                    "profile_batch"),
+    "TensorBoard": (
+        "log_dir",
+        "histogram_freq",
+        "write_graph",
+        "write_images",
+        "write_steps_per_second",
+        "update_freq",
+        "profile_batch",
+    ),
     "BackupAndRestore": ("backup_dir", "save_freq"),
 }
 
@@ -741,8 +827,11 @@ def _gather(script: Script, expr: ast.expr, found: list[Value], seen: set[ast.AS
                 if why := _gather(owner, node, found, seen):
                     return why
                 continue
-            case "object" if isinstance(node, ast.Call) and owner and value.name in (
-                    "builtins.list", "builtins.tuple", "builtins.filter"):
+            case "object" if (
+                isinstance(node, ast.Call)
+                and owner
+                and value.name in ("builtins.list", "builtins.tuple", "builtins.filter")
+            ):
                 if not node.args:
                     why = _additions(owner, node, found, seen)
                 else:
@@ -757,8 +846,11 @@ def _gather(script: Script, expr: ast.expr, found: list[Value], seen: set[ast.AS
                         return why
                     continue
         text = ast.unparse(expr)
-        return f"`{text}` is not a callback that is known" if value.kind in ("symbol", "object", "method") \
+        return (
+            f"`{text}` is not a callback that is known"
+            if value.kind in ("symbol", "object", "method")
             else f"not all callbacks in `{text}` are seen"
+        )
     return ""
 
 
@@ -781,7 +873,9 @@ def _additions(script: Script, made: ast.expr, found: list[Value], seen: set[ast
         elif isinstance(parent, ast.Call) and parent.func is not use:
             for callee in owner.values(parent.func):
                 if callee.kind in ("unknown", "parameter") or (
-                        callee.kind == "symbol" and not callee.name.startswith(("builtins.", "tensorflow.", "keras."))):
+                    callee.kind == "symbol"
+                    and not callee.name.startswith(("builtins.", "tensorflow.", "keras."))
+                ):
                     return f"the list of callbacks is handed to `{ast.unparse(parent.func)}`"
     return ""
 
@@ -814,7 +908,7 @@ def _frequency(script: Script, call: ast.Call, name: str) -> str:
     if arguments.open:
         return f"the arguments of `{name}` come from a splat"
     if given is not None and script.constant(given) not in harmless:
-        return f"`{name}` counts batches: its `{keyword}` is not \"epoch\""
+        return f'`{name}` counts batches: its `{keyword}` is not "epoch"'
     profile = arguments.get("profile_batch") if name == "TensorBoard" else None
     if profile is not None and script.constant(profile) != 0:
         return "`TensorBoard` profiles batches that are given by number"
@@ -845,18 +939,27 @@ def _class_acts_per_batch(callback: Value) -> str:
             known = True
             if path in _FREQUENCY:
                 keyword = _FREQUENCY[path][0]
-                if any(keyword in (getattr(n, "arg", None), getattr(n, "attr", None), getattr(n, "id", None))
-                       for n in ast.walk(node)):
+                if any(
+                    keyword in (getattr(n, "arg", None), getattr(n, "attr", None), getattr(n, "id", None))
+                    for n in ast.walk(node)
+                ):
                     return f"`{cls.name}` sets the `{keyword}` of `{path}`"
-                if callback.script and isinstance(callback.node, ast.Call) and (
-                        why := _frequency(callback.script, callback.node, path)):
+                if (
+                    callback.script
+                    and isinstance(callback.node, ast.Call)
+                    and (why := _frequency(callback.script, callback.node, path))
+                ):
                     return why
     return "" if known else f"`{cls.name}` is not a Keras callback that is known"
 
 
 def _does_nothing(method: ast.FunctionDef) -> bool:
-    return all(isinstance(s, ast.Pass) or (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))
-               or (isinstance(s, ast.Return) and s.value is None) for s in method.body)
+    return all(
+        isinstance(s, ast.Pass)
+        or (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))
+        or (isinstance(s, ast.Return) and s.value is None)
+        for s in method.body
+    )
 
 
 def _shown(value: Value) -> str:
@@ -881,13 +984,21 @@ def runs_eagerly(training: Training) -> str:
     if expr is not None and not _is_none(site.script, expr):
         value = site.script.constant(expr)
         if value is not False:
-            return "`run_eagerly=True` asks for steps in Python" if value is True else "`run_eagerly` may be on"
+            return (
+                "`run_eagerly=True` asks for steps in Python" if value is True else "`run_eagerly` may be on"
+            )
     if own := training.method("compile"):
         for node in own_nodes(own[1]):
-            if isinstance(node, ast.keyword) and node.arg == "run_eagerly" and own[0].constant(node.value) is not False:
+            if (
+                isinstance(node, ast.keyword)
+                and node.arg == "run_eagerly"
+                and own[0].constant(node.value) is not False
+            ):
                 return "its `compile` sets `run_eagerly`"
-    for script, call in project_calls(site.script, (
-            "tensorflow.config.run_functions_eagerly", "tensorflow.config.experimental_run_functions_eagerly")):
+    for script, call in project_calls(
+        site.script,
+        ("tensorflow.config.run_functions_eagerly", "tensorflow.config.experimental_run_functions_eagerly"),
+    ):
         on = call.args[0] if call.args else script.argument(call, "run_eagerly")
         if on is None or script.constant(on) is not False:
             return "`run_functions_eagerly` switches graphs off"
@@ -895,16 +1006,20 @@ def runs_eagerly(training: Training) -> str:
         if "run_eagerly" not in script.source.text:
             continue
         for statement in ast.walk(script.tree):
-            if isinstance(statement, ast.Assign) and any(
-                    isinstance(t, ast.Attribute) and t.attr == "run_eagerly" for t in statement.targets) \
-                    and script.constant(statement.value) is not False:
+            if (
+                isinstance(statement, ast.Assign)
+                and any(isinstance(t, ast.Attribute) and t.attr == "run_eagerly" for t in statement.targets)
+                and script.constant(statement.value) is not False
+            ):
                 return "`run_eagerly` of a model is set"
     return ""
 
 
 def graph_mode(script: Script) -> str:
     """Why Keras runs in the graph mode of TensorFlow 1, whose `compile` knows none of the newer arguments."""
-    for _, call in project_calls(script, ("tensorflow.disable_eager_execution", "tensorflow.disable_v2_behavior")):
+    for _, call in project_calls(
+        script, ("tensorflow.disable_eager_execution", "tensorflow.disable_v2_behavior")
+    ):
         return f"`{ast.unparse(call.func)}` puts Keras into the graph mode of TensorFlow 1"
     return ""
 
@@ -915,16 +1030,27 @@ def distribution(script: Script) -> tuple[str, str]:
         for scope in other.names.scopes.values():
             for found in scope.bindings.values():
                 for binding in found:
-                    root = binding.symbol.lstrip(".").split(".")[0] if binding.kind in ("import", "star") else ""
+                    root = (
+                        binding.symbol.lstrip(".").split(".")[0] if binding.kind in ("import", "star") else ""
+                    )
                     if root in ("horovod", "byteps", "herring", "smdistributed"):
                         return "horovod", root.capitalize()
         for call in other.calls:
             func = call.func
-            name = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
-            if name.endswith(("Strategy", "StrategyV1", "DataParallel", "ModelParallel")) \
-                    or isinstance(func, ast.Name):
+            name = (
+                func.attr
+                if isinstance(func, ast.Attribute)
+                else func.id
+                if isinstance(func, ast.Name)
+                else ""
+            )
+            if name.endswith(("Strategy", "StrategyV1", "DataParallel", "ModelParallel")) or isinstance(
+                func, ast.Name
+            ):
                 called = other.called(call)
-                if called.startswith("tensorflow.distribute.") or catalog.keras_path(called).startswith("distribution."):
+                if called.startswith("tensorflow.distribute.") or catalog.keras_path(called).startswith(
+                    "distribution."
+                ):
                     last = called.rsplit(".", 1)[-1]
                     if last.endswith(("Strategy", "StrategyV1", "Parallel")):
                         return called, f"`{last}`"

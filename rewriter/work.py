@@ -158,7 +158,7 @@ def process(job: Job) -> list[FileReport]:
     data = {path: content for path, content in job.data.items() if all(path != r.path for r in reports)}
     try:
         results = rewrite(list(data), job.options, _Together(job.detector, data), data)
-        return reports + [of_result(result) for result in results]
+        return reports + [of_result(result, tuple(data)) for result in results]
     except Exception as error:  # a defect of tfboost must cost this file only, and tell where it lies
         if "TFBOOST_TRACEBACK" in os.environ:
             raise

@@ -1,0 +1,130 @@
+"""Whole scripts, as people write them: what comes out, and that it still trains the same.
+
+`fixtures/<case>/input.py` is the script, `case.toml` the environments that it runs in, `expected.<environment>.py`
+what `tfboost rewrite` makes of it there (`expected.py` where it is the same in all), with modules beside it that are
+edited along as `expected.<environment>.<module>.py`. Write them anew with `python -m tests.test_fixtures`, and read the diff.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import shutil
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from rewriter.engine import Options, Result, rewrite
+from rewriter.target import named
+from tests.envs import run_script, tf_env
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+FIXTURES = Path(__file__).parent.parent / "fixtures"
+TARGETS = {"tf215": "tf2.15", "tf221": "tf2.21"}
+CASES = [(path.parent.name, env) for path in sorted(FIXTURES.glob("*/case.toml"))
+         for env in tomllib.loads(path.read_text())["envs"]]
+
+
+def modules(case: str) -> list[Path]:
+    """The script first, then the modules beside it."""
+    folder = FIXTURES / case
+    others = sorted(p for p in folder.glob("*.py") if p.name != "input.py" and not p.name.startswith("expected"))
+    return [folder / "input.py", *others]
+
+
+def rewritten(case: str, env: str, level: int) -> list[Result]:
+    target = named(TARGETS[env])
+    results = rewrite(modules(case), Options(level, amp_dtype="bfloat16"), lambda _: target)
+    for result in results:
+        assert result.error is None, result.error
+    return results
+
+
+def expected(case: str, env: str, path: Path) -> Path:
+    module = "" if path.name == "input.py" else f".{path.stem}"
+    own = FIXTURES / case / f"expected.{env}{module}.py"
+    return own if own.exists() else FIXTURES / case / f"expected{module}.py"
+
+
+@pytest.mark.parametrize(("case", "env"), CASES)
+def test_output(case: str, env: str) -> None:
+    for result in rewritten(case, env, 2):
+        wanted = expected(case, env, result.path)
+        want = wanted.read_bytes() if wanted.exists() else result.before
+        assert result.after == want, "\n" + "".join(difflib.unified_diff(
+            want.decode().splitlines(keepends=True), result.after.decode().splitlines(keepends=True),
+            str(wanted), "rewritten"))
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize(("case", "env"), CASES)
+def test_training(case: str, env: str, tmp_path: Path) -> None:
+    """-O1 promises the same numbers up to rounding, -O2 the same training."""
+    python = tf_env(env)
+    runs = {"original": [r.path for r in rewritten(case, env, 1)]}
+    for level in (1, 2):
+        results = rewritten(case, env, level)
+        if any(r.after != r.before for r in results):
+            runs[f"O{level}"] = [r.path for r in results]
+            folder = tmp_path / f"O{level}"
+            folder.mkdir()
+            for result in results:
+                (folder / result.path.name).write_bytes(result.after)
+    if len(runs) == 1:
+        pytest.skip("nothing to rewrite")
+    shutil.copytree(FIXTURES / case, tmp_path / "original")
+    if "O1" in runs and "O2" in runs and _same(tmp_path / "O1", tmp_path / "O2"):
+        del runs["O2"]
+    with ThreadPoolExecutor(2) as pool:
+        losses = dict(zip(runs, pool.map(lambda name: _losses(python, tmp_path / name), runs), strict=True))
+    original = losses.pop("original")
+    seeded = any("seed(" in p.read_text(errors="replace") for p in modules(case))
+    for level, found in losses.items():
+        assert set(found) == set(original)
+        for name, before in original.items():
+            after = found[name]
+            assert len(after) == len(before)
+            assert all(map(math.isfinite, after)), f"{level}: {name} {before} became {after}"
+            rounding = level == "O1" and seeded
+            for a, b in zip(before, after, strict=True):
+                assert math.isclose(a, b, rel_tol=1e-3 if rounding else 0.35, abs_tol=1e-4 if rounding else 0.05), \
+                    f"{level}: {name} {before} became {after}"
+
+
+def _same(a: Path, b: Path) -> bool:
+    return all(p.read_bytes() == (b / p.name).read_bytes() for p in a.iterdir())
+
+
+def _losses(python: Path, folder: Path) -> dict[str, list[float]]:
+    done = run_script(python, folder / "input.py", timeout=300, cwd=folder)
+    assert done.returncode == 0, f"{folder.name}:\n{done.stderr[-3000:]}"
+    line = next(x for x in reversed(done.stdout.splitlines()) if x.startswith("RESULT"))
+    return json.loads(line.removeprefix("RESULT"))  # type: ignore[no-any-return]
+
+
+def write() -> None:
+    for case in sorted({case for case, _ in CASES}):
+        for old in (FIXTURES / case).glob("expected*.py"):
+            old.unlink()
+        envs = [env for name, env in CASES if name == case]
+        outputs: dict[str, dict[str, bytes]] = {}
+        for env in envs:
+            for result in rewritten(case, env, 2):
+                if result.after != result.before:
+                    outputs.setdefault(result.path.name, {})[env] = result.after
+        for name, by_env in outputs.items():
+            module = "" if name == "input.py" else f".{name.removesuffix('.py')}"
+            common = len(set(by_env.values())) == 1 and len(by_env) == len(envs)
+            for env, data in by_env.items():
+                (FIXTURES / case / f"expected{'' if common else '.' + env}{module}.py").write_bytes(data)
+
+
+if __name__ == "__main__":
+    write()
