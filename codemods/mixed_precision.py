@@ -265,6 +265,10 @@ class _Plan:
             for text in ast.walk(owner.tree):
                 if isinstance(text, ast.Constant) and text.value == "TF_USE_LEGACY_KERAS":
                     self.refuse(owner, text, "TF_USE_LEGACY_KERAS is set: `keras` and `tf.keras` have separate policies")
+                elif isinstance(text, ast.Constant) and text.value in ("KERAS_HOME", "KERAS_FLOATX"):
+                    self.refuse(owner, text, f"{text.value} may choose another precision")
+                elif isinstance(text, ast.Constant) and text.value in ("jax", "torch") and _is_backend(owner, text):
+                    self.refuse(owner, text, f"Keras runs on {text.value}, not on TensorFlow")
             if self.float16:
                 self._optimizer_attributes(owner)
 
@@ -967,6 +971,11 @@ def _large_numbers(script: Script, start: ast.expr) -> Iterator[tuple[ast.expr, 
                 todo.extend((e, depth + 1) for e in expr.elts)
             case ast.Subscript():
                 todo.append((expr.value, depth + 1))
+
+
+def _is_backend(script: Script, text: ast.Constant) -> bool:
+    """The value in `os.environ["KERAS_BACKEND"] = "jax"`."""
+    return any(isinstance(n, ast.Constant) and n.value == "KERAS_BACKEND" for n in ast.walk(script.statement(text)))
 
 
 def _imports(statement: ast.stmt) -> bool:

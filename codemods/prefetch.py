@@ -8,8 +8,13 @@ from collections.abc import Iterator
 from rewriter import catalog
 from rewriter.codemod import Finding, Fix, Refusal, codemod
 from rewriter.edits import Chain
+from rewriter.pipelines import Use, consumers, prefetched, stages, uses
+from rewriter.purity import reseeds
 from rewriter.script import Script
 from rewriter.values import Value
+
+#: Methods that only a `tf.data.Dataset` has among what can be given to `fit`.
+_TELLING = frozenset({"batch", "padded_batch", "unbatch", "prefetch"})
 
 
 @codemod(level=1, phase="input")
@@ -18,7 +23,11 @@ def prefetch(script: Script) -> Iterator[Finding]:
 
     Why: without it the accelerator waits while the next batch is read and decoded. TensorFlow 2.11 and later add a
     prefetch of their own to every pipeline that ends without one; there the line only makes it visible.
-    Not applied: the dataset cannot be followed to its last stage.
+
+    The stage is put where the pipeline ends, after the last batch or repeat. Where the dataset is used for something
+    else as well (`ds.class_names`, a further stage), it is put where the dataset is trained on.
+
+    Not applied: the dataset cannot be followed to where it is made, or it already ends in a prefetch.
 
     Before:
         import tensorflow as tf
@@ -34,30 +43,85 @@ def prefetch(script: Script) -> Iterator[Finding]:
         model.compile("sgd", "mse")
         model.fit(ds)
     """
-    for site in script.sites("fit", "evaluate", "fit_generator"):
-        for name in ("x", "generator", "validation_data"):
-            argument = site.arguments.get(name)
-            if argument is None:
-                continue
-            for dataset in script.values(argument):
-                if dataset.kind == "dataset" and not _prefetched(dataset):
-                    yield _fix(script, argument, dataset)
+    for use in consumers(script):
+        values = script.values(use.node)
+        datasets = [v for v in values if v.kind == "dataset" and v.node is not None]
+        if not datasets:
+            if any(_looks_like_dataset(v) for v in values):
+                yield Refusal(use.node, "the dataset cannot be followed to where it is made",
+                              f"let it end in .prefetch({script.autotune.replace('tensorflow', 'tf')}) by hand")
+            continue
+        ready = [v for v in datasets if prefetched(v)]
+        behind = {stage.node for v in ready for stage in stages(v)}  # its owner decides when it is prefetched
+        rest = [v for v in datasets if v not in ready and v.node not in behind and not _is_counter(v)]
+        for place in _places(script, use, rest, alone=len(rest) == len(values)):
+            owner = script.project.owner(place)
+            yield Fix(place, _message(owner), [Chain(place, "prefetch({%s})" % owner.autotune)])
 
 
-def _prefetched(dataset: Value) -> bool:
-    return dataset.name in ("prefetch",)
+def _places(script: Script, use: Use, datasets: list[Value], alone: bool) -> list[ast.expr]:
+    """The expressions to call `prefetch` on. `alone`: what is used there is one of these datasets for certain."""
+    at_use = use.kind in ("fit", "validate", "evaluate") and alone
+    if alone and len({v.node for v in datasets}) > 1:
+        meeting = _meeting(script, use, datasets)
+        if meeting is not None and _is_end(*meeting, at_use):
+            return [meeting[1]]
+        if at_use:
+            return [use.node]
+    found: list[ast.expr] = []
+    for dataset in datasets:
+        owner, node = dataset.script, dataset.node
+        assert owner is not None
+        if isinstance(node, ast.Call) and owner.is_dataset(node) and _is_end(owner, node, at_use):
+            found.append(node)
+        elif alone and not (isinstance(node, ast.Call) and _goes_on_to_prefetch(owner, node)):
+            found.append(use.node)
+    return found
 
 
-def _fix(script: Script, argument: ast.expr, dataset: Value) -> Finding:
-    owner, node = dataset.script, dataset.node
-    assert owner is not None and isinstance(node, ast.expr)
-    extras = [e for s, e in owner.flow(node) if isinstance(p := s.parents.get(e), ast.Attribute)
-              and p.attr in catalog.DATASET_EXTRAS]
-    if owner.target.since(2, 11):
-        message = "the next batch is prepared while this one trains (TensorFlow 2.11 and later also do so unasked)"
-    else:
-        message = "the next batch is prepared while this one trains"
-    place = argument if extras else node
-    if not isinstance(place, ast.Call | ast.Name | ast.Attribute):
-        return Refusal(argument, "the end of the pipeline is not written as one expression")
-    return Fix(place, message, [Chain(place, "prefetch({%s})" % owner.autotune)])
+def _meeting(script: Script, use: Use, datasets: list[Value]) -> tuple[Script, ast.expr] | None:
+    """Where the branches of a function come together: the expression that it returns."""
+    nodes = {v.node for v in datasets}
+    for value in datasets[:1]:
+        assert value.script is not None and value.node is not None
+        for owner, expr in value.script.flow(value.node):
+            if isinstance(owner.parents.get(expr), ast.Return) and {v.node for v in owner.values(expr)} == nodes \
+                    and any(u.call is use.call and u.node is use.node for u in uses(owner, expr)):
+                return owner, expr
+    return None
+
+
+def _goes_on_to_prefetch(script: Script, node: ast.expr) -> bool:
+    return any(u.kind == "stage" and u.name == "prefetch" for u in uses(script, node))
+
+
+def _is_end(script: Script, node: ast.expr, at_use: bool) -> bool:
+    """Whether a prefetch may follow this expression: the pipeline ends there and no attribute of it is needed.
+
+    `at_use`: it can be put where the dataset is used instead, and that is the better place if further stages follow.
+    """
+    if script.path not in script.project.editable or _goes_on_to_prefetch(script, node):
+        return False
+    later = uses(script, node)
+    if any(u.kind == "attribute" and u.name in catalog.DATASET_EXTRAS for u in later):
+        return False
+    ends = [u for u in later if u.kind in ("fit", "validate", "evaluate", "loop", "iterator", "input_fn")]
+    return not (at_use and len(ends) == 1 and any(u.kind == "stage" for u in later))
+
+
+def _looks_like_dataset(value: Value) -> bool:
+    call = value.node
+    return value.kind in ("unknown", "parameter") and isinstance(call, ast.Call) and isinstance(
+        call.func, ast.Attribute) and call.func.attr in _TELLING
+
+
+def _is_counter(dataset: Value) -> bool:
+    """`Dataset.range(100)` by itself: nothing to prepare."""
+    return dataset.name == "tensorflow.data.Dataset.range"
+
+
+def _message(script: Script) -> str:
+    message = "the next batch is prepared while this one trains"
+    if script.target.since(2, 11):
+        return f"{message} (TensorFlow 2.11 and later also do so unasked)"
+    return message + reseeds(script)

@@ -114,8 +114,10 @@ KERAS_DATASETS = frozenset(
 #: Samples in the training part of the arrays that `keras.datasets.X.load_data()` returns, and in the test part.
 DATASET_SIZES = {
     "mnist": (60000, 10000), "fashion_mnist": (60000, 10000), "cifar10": (50000, 10000), "cifar100": (50000, 10000),
-    "imdb": (25000, 25000),
+    "imdb": (25000, 25000), "reuters": (8982, 2246), "boston_housing": (404, 102),
 }
+#: Numbers in one image of them.
+IMAGE_VALUES = {"mnist": 28 * 28, "fashion_mnist": 28 * 28, "cifar10": 32 * 32 * 3, "cifar100": 32 * 32 * 3}
 
 MODEL_CLASSES = frozenset({"models.Sequential", "models.Model"})
 MODEL_FACTORIES = re.compile(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .target import Evidence, Target, named
+from .target import ASSUMED, Evidence, Target, named
 
 if TYPE_CHECKING:
     from .source import Source
@@ -41,7 +41,7 @@ class Detector:
         if found.two_keras:
             found = found.narrowed(which_keras(sources))
         elif self.name == "auto" and not found.exact:
-            found = found.narrowed(idioms(sources))
+            found = found.narrowed(idioms(sources, found.lowest or ASSUMED))
         elif legacy := legacy_keras(sources):
             found = found.narrowed(legacy)
         return found.target()

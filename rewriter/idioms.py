@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from .target import FIRST_KERAS3, LAST_KERAS2, OLDEST, Evidence
+from .target import ASSUMED, FIRST_KERAS3, LAST_KERAS2, OLDEST, Evidence, Version
 
 if TYPE_CHECKING:
     from .source import Source
@@ -46,7 +46,7 @@ def _known() -> dict[str, Evidence]:
             layers.advanced_activations""".split():
         table[f"keras.{name}"] = Evidence(None, (2, 12), 2)
     table["keras.wrappers.scikit_learn"] = Evidence(None, (2, 11), 2)
-    table["keras.mixed_precision.experimental"] = Evidence((2, 1), (2, 9), 2)
+    table["keras.mixed_precision.experimental"] = Evidence(None, (2, 9), 2)
     for name in """backend.set_session backend.get_session backend.tensorflow_backend utils.multi_gpu_model
             utils.training_utils layers.CuDNNLSTM layers.CuDNNGRU objectives""".split():
         table[f"keras.{name}"] = Evidence(None, (2, 3), 2)
@@ -65,13 +65,14 @@ _METHODS = {"fit_generator": _KERAS2, "evaluate_generator": _KERAS2, "predict_ge
             "predict_classes": Evidence(None, (2, 5), 2)}
 _LOADER_ARGUMENTS = ("workers", "use_multiprocessing", "max_queue_size")
 _WORDS = {name.rpartition(".")[2] for name in _KNOWN} | set(_METHODS) | set(_LOADER_ARGUMENTS) \
-    | {"lr", "keras", "KERAS_BACKEND", "TF_USE_LEGACY_KERAS"}
+    | {"lr", "keras", "tf_keras", "KERAS_BACKEND", "TF_USE_LEGACY_KERAS"}
 _SAYS = {_TF1: "is TensorFlow 1 only", _KERAS2: "is Keras 2 only", _KERAS3: "is Keras 3 only"}
 
 
-def idioms(sources: Sequence[Source]) -> Evidence:
-    """What the idioms of scripts that run together say."""
-    found = [(evidence, text, source, line) for source in sources for evidence, text, line in _found(source)]
+def idioms(sources: Sequence[Source], known: Version = ASSUMED) -> Evidence:
+    """What the idioms of scripts that run together say, but for those that only need a version that is known anyway."""
+    found = [(evidence, text, source, line) for source in sources for evidence, text, line in _found(source)
+             if evidence.highest or evidence.keras or (evidence.lowest and evidence.lowest > known)]
     found.sort(key=lambda f: (f[0].highest or (100, 0), f[0].lowest is None, [-n for n in f[0].lowest or ()]))
     total, names = Evidence(), []
     for evidence, text, source, line in found:

@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 
 from . import catalog
 from .scopes import FUNCTIONS
-from .script import Script, own_nodes
+from .script import Script, Way, own_nodes
 from .values import Value
 
 UseKind = Literal["stage", "fit", "validate", "evaluate", "predict", "loop", "iterator", "input_fn", "adapt",
@@ -286,8 +286,8 @@ class _Forward:
 
     def __init__(self, script: Script, node: ast.AST) -> None:
         self.found: list[Use] = []
-        seen: set[tuple[ast.AST, tuple[object, ...]]] = set()
-        todo: list[tuple[Script, ast.AST, tuple[object, ...]]] = [(script, node, ())]
+        seen: set[tuple[ast.AST, Way]] = set()
+        todo: list[tuple[Script, ast.AST, Way]] = [(script, node, ())]
         while todo:
             where, expr, path = todo.pop()
             if (expr, path) in seen:
@@ -296,7 +296,7 @@ class _Forward:
                 self._add(where, expr, "escape", "too many places", expr)
                 break
             seen.add((expr, path))
-            followed = list(where.successors(expr, path))  # type: ignore[arg-type]
+            followed = list(where.successors(expr, path))
             followed += self._use(where, expr, path, bool(followed))
             todo.extend(followed)
         self.found.sort(key=lambda u: (u.line, u.node.lineno, u.node.col_offset))
@@ -305,8 +305,8 @@ class _Forward:
         if isinstance(node, ast.expr) and all(u.call is not call or u.kind != kind for u in self.found):
             self.found.append(Use(script, node, kind, name, call))
 
-    def _use(self, script: Script, expr: ast.AST, path: tuple[object, ...], followed: bool
-             ) -> list[tuple[Script, ast.AST, tuple[object, ...]]]:
+    def _use(self, script: Script, expr: ast.AST, path: Way, followed: bool
+             ) -> list[tuple[Script, ast.AST, Way]]:
         """Records what the parent of an expression does with it; returns where else the value goes."""
         parent = script.parents.get(expr)
         match parent:
@@ -354,7 +354,7 @@ class _Forward:
         return []
 
     def _method(self, script: Script, expr: ast.AST, attr: str, call: ast.Call
-                ) -> list[tuple[Script, ast.AST, tuple[object, ...]]]:
+                ) -> list[tuple[Script, ast.AST, Way]]:
         if attr == "as_numpy_iterator":
             return [(script, call, ())]
         if attr in catalog.DATASET_METHODS:
@@ -371,8 +371,8 @@ class _Forward:
             self._add(script, expr, "escape", f"`{attr}`", call)
         return []
 
-    def _argument(self, script: Script, expr: ast.AST, path: tuple[object, ...], call: ast.Call, followed: bool
-                  ) -> list[tuple[Script, ast.AST, tuple[object, ...]]]:
+    def _argument(self, script: Script, expr: ast.AST, path: Way, call: ast.Call, followed: bool
+                  ) -> list[tuple[Script, ast.AST, Way]]:
         name, last = script.called(call), _name(call.func)
         if name in COMBINING or name in READERS:
             self._add(script, expr, "stage", COMBINING.get(name) or READERS[name], call)
@@ -400,20 +400,20 @@ class _Forward:
             self._add(script, expr, "adapt", last, call)
         elif name in ("builtins.dict",) and isinstance(script.parents.get(expr), ast.keyword):
             self._add(script, expr, "escape", "a dictionary", call)
-        elif not followed or any(v.kind not in ("function", "method") or v.script is None
-                                 for v in script.values(call.func)):
+        elif not followed and not _received(script, call, expr) or any(
+                v.kind not in ("function", "method", "class") or v.script is None for v in script.values(call.func)):
             self._add(script, expr, "escape", f"`{last or 'a function'}`", call)
         return []
 
-    def _returned(self, script: Script, expr: ast.AST, path: tuple[object, ...], function: ast.AST
-                  ) -> list[tuple[Script, ast.AST, tuple[object, ...]]]:
+    def _returned(self, script: Script, expr: ast.AST, path: Way, function: ast.AST
+                  ) -> list[tuple[Script, ast.AST, Way]]:
         """A function whose calls are not all seen: it may be given to a dataset's method, or to an Estimator."""
         mentions: list[tuple[Script, ast.AST]] = [(script, function)] if isinstance(function, ast.Lambda) else []
         if isinstance(function, ast.FunctionDef):
             for other in list(script.project.scripts.values()):
                 mentions += [(other, m) for m in other.mentions(function.name)
                              if any(v.node is function for v in other.values(m))]
-        further: list[tuple[Script, ast.AST, tuple[object, ...]]] = []
+        further: list[tuple[Script, ast.AST, Way]] = []
         shown = "a lambda" if isinstance(function, ast.Lambda) else f"`{getattr(function, 'name', '')}`"
         if not mentions:
             self._add(script, expr, "escape", f"whoever calls {shown}", script.parents[expr])
@@ -437,6 +437,24 @@ class _Forward:
             else:
                 self._add(script, expr, "escape", f"whoever calls {shown}", mention)
         return further
+
+
+def _received(script: Script, call: ast.Call, argument: ast.AST) -> bool:
+    """Whether every function of the project that may be called takes the argument as a parameter (and may not use it)."""
+    for callee in script.values(call.func):
+        function = callee.node
+        owner = callee.script
+        bound = callee.kind == "method"
+        if owner and isinstance(function, ast.ClassDef) and (found := owner.method(function, "__init__")):
+            function, bound = found[1], True
+        if not isinstance(function, ast.FunctionDef):
+            return False
+        names = [a.arg for a in [*function.args.posonlyargs, *function.args.args]][int(bound):]
+        keywords = {a.arg for a in function.args.kwonlyargs}
+        given = script.bind(call, tuple(names)).given
+        if not any(e is argument and (n in names or n in keywords) for n, e in given.items()):
+            return False
+    return True
 
 
 # -- what a loop does ---------------------------------------------------------------------------------------------
@@ -537,3 +555,24 @@ def in_function_of(script: Script, node: ast.AST, *methods: str) -> bool:
 
 __all__ = ["COMBINING", "PASSING", "READERS", "Role", "Route", "Use", "consumers", "in_function_of", "inputs",
            "own_nodes", "prefetched", "reached", "related", "role", "roles", "routes", "stages", "upstream", "uses"]
+
+
+def program_seen(script: Script, node: ast.AST) -> bool:
+    """Whether the code that trains on (or loops over) the dataset that `node` makes is seen, with all that it sets up."""
+    ends = [route.end for route in routes(script, node)]
+    return any(e.kind not in ("escape", "inspect", "attribute") for e in ends) or (
+        not ends and script.function_of(node) is None) or all(
+        e.kind == "escape" and script.function_of(node) is None for e in ends)
+
+
+def nondeterministic(script: Script) -> int | None:
+    """The line where the options of a pipeline in this program let parallel stages change the order, or None."""
+    for member in related(script):
+        if "deterministic" not in member.source.text:
+            continue
+        for node in ast.walk(member.tree):
+            if isinstance(node, ast.Assign) and member.constant(node.value) is False and any(
+                    isinstance(t, ast.Attribute) and t.attr in ("deterministic", "experimental_deterministic")
+                    for t in node.targets):
+                return node.lineno
+    return None

@@ -507,12 +507,12 @@ class Script:
             case ast.Return():
                 function = self.function_of(parent)
                 if isinstance(function, ast.FunctionDef):
-                    for script, call, _ in self.project.calls_of(function, self):
-                        yield script, call, path
+                    for script, caller, _ in self.project.calls_of(function, self):
+                        yield script, caller, path
             case ast.Tuple() | ast.List():
                 yield self, parent, (parent.elts.index(expr), *path)  # type: ignore[arg-type]
             case ast.Dict() if expr in parent.values:
-                key = parent.keys[parent.values.index(expr)]  # type: ignore[arg-type]
+                key = parent.keys[parent.values.index(expr)]
                 if isinstance(key, ast.Constant):
                     yield self, parent, (key.value, *path)
             case ast.IfExp() if expr is not parent.test:
@@ -546,11 +546,12 @@ class Script:
         elif isinstance(target, ast.Attribute):
             owners, text = self._classes_of(target.value), ast.dump(target.value)
             for other in list(self.project.scripts.values()):
-                for load in other.mentions(target.attr):
-                    if isinstance(load, ast.Attribute):
-                        theirs = other._classes_of(load.value)
-                        if owners & theirs if owners and theirs else other is self and ast.dump(load.value) == text:
-                            yield other, load, path
+                for mention in other.mentions(target.attr):
+                    if not isinstance(mention, ast.Attribute):
+                        continue
+                    theirs = other._classes_of(mention.value)
+                    if owners & theirs if owners and theirs else other is self and ast.dump(mention.value) == text:
+                        yield other, mention, path
 
     def _classes_of(self, node: ast.expr) -> set[ast.AST]:
         """The project's classes that an expression may be an instance of, with their bases."""

@@ -54,7 +54,7 @@ def _stands_for(script: Script, name: str, bindings: list[Binding], dotted: str)
     """The dotted prefix of the wanted name that this name is, in every binding; "" if it is something else."""
     if any(b.kind not in ("import", "assign") for b in bindings):
         return ""
-    if any(b.kind == "assign" and not isinstance(b.value, ast.Attribute | ast.Name | ast.Constant) for b in bindings):
+    if any(b.kind == "assign" and not isinstance(_part(b), ast.Attribute | ast.Name | ast.Constant) for b in bindings):
         return ""
     dotted = catalog.canonical(dotted)
     found = set()
@@ -65,6 +65,16 @@ def _stands_for(script: Script, name: str, bindings: list[Binding], dotted: str)
             found.add(value.name if value.kind == "symbol" else "")
     symbol = found.pop() if len(found) == 1 else ""
     return symbol if symbol and catalog.in_module(dotted, symbol) else ""
+
+
+def _part(binding: Binding) -> ast.expr | None:
+    """What of an assigned tuple a name gets: `tf, BACKEND = None, "numpy"`."""
+    value = binding.value
+    for index in binding.path:
+        if not isinstance(value, ast.Tuple) or index >= len(value.elts):
+            return None
+        value = value.elts[index]
+    return value
 
 
 def _before(script: Script, binding: Binding, edit: Edit) -> bool:

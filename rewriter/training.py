@@ -369,9 +369,10 @@ def _trains_a_part(script: Script, cls: ast.ClassDef) -> bool:
     """Whether a class calls `fit`, `evaluate` and the like on something other than itself."""
     for owner, node in script.ancestry(cls):
         for n in ast.walk(node):
-            if isinstance(n, ast.Attribute) and n.attr in _OF_INTEREST and not _is_super(owner, n):
-                if not (isinstance(n.value, ast.Name) and n.value.id == "self"):
-                    return True
+            if not isinstance(n, ast.Attribute) or n.attr not in _OF_INTEREST or _is_super(owner, n):
+                continue
+            if not (isinstance(n.value, ast.Name) and n.value.id == "self"):
+                return True
     return False
 
 
@@ -492,7 +493,7 @@ def _share(site: Site) -> float | str:
 
 
 def _split_at(count: int, split: float) -> int:
-    return int(math.floor(count * (1.0 - split)))  # as Keras 2 and 3 have it
+    return math.floor(count * (1.0 - split))  # as Keras 2 and 3 have it
 
 
 def _in_batches(script: Script, count: Count, batch_size: ast.expr | None) -> Count:
@@ -522,21 +523,34 @@ def data_kind(script: Script, source: ast.expr | None, y: ast.expr | None) -> st
         match value.kind:
             case "dataset" | "tfds":
                 kinds.add("dataset")
-            case "array" | "tensor":
+            case "array" | "tensor" | "sequence" | "mapping" | "splits":
                 kinds.add("arrays")
             case "loader" | "generator":
                 kinds.add(value.kind)
-            case "sequence" if value.items and all(
-                v.kind in ("array", "tensor") for i in value.items for v in i
-            ):
-                kinds.add("arrays")
-            case "mapping":
-                kinds.add("arrays")
             case "constant" if value.literal is None:
                 pass
             case _:
-                kinds.add("unknown")
+                kinds.add("arrays" if _is_array(value) else "unknown")
     return kinds.pop() if len(kinds) == 1 else "unknown"
+
+
+#: Methods and attributes, of objects that are not followed, which give an array.
+_GIVES_ARRAY = frozenset("numpy to_numpy toarray to_tensor values reshape astype transform fit_transform".split())
+
+
+def _is_array(value: Value) -> bool:
+    """An array by what it is called: `scaler.transform(x)`, `frame.values`, an element of a dataset in a loop."""
+    node, script = value.node, value.script
+    if isinstance(node, ast.Call):
+        node = node.func
+    if isinstance(node, ast.Attribute):
+        return node.attr in _GIVES_ARRAY
+    if value.kind != "parameter" or script is None or not isinstance(node, ast.Name):
+        return False
+    loop: ast.AST = node
+    while isinstance(loop, ast.Name | ast.Tuple):
+        loop = script.parents[loop]
+    return isinstance(loop, ast.For | ast.comprehension) and script.is_dataset(loop.iter)
 
 
 # -- how many samples ------------------------------------------------------------------------------------------------

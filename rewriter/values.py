@@ -7,6 +7,7 @@ callers); whatever cannot be followed is an explicit "unknown" with the reason, 
 from __future__ import annotations
 
 import ast
+import math
 import operator
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -65,6 +66,10 @@ _OPERATORS = {
 _KEEP_LENGTH = frozenset("astype copy clip round".split())
 _NUMPY_SHAPED = frozenset("zeros ones empty full random.rand random.randn random.random random.uniform random.normal "
                           "random.randint random.random_sample random.standard_normal".split())
+
+
+#: Methods that change the length of a list.
+_CHANGES = frozenset("append extend insert pop remove clear".split())
 
 
 class Evaluator:
@@ -296,13 +301,35 @@ class Evaluator:
             return ()
         if value.kind in ("tensor", "parameter"):  # one of several outputs of the same call, or of what a caller gives
             return (value,)
+        if value.kind == "method" and value.name == "shape" and value.base and value.base.kind == "array":
+            if index == 0 and value.base.length is not None:
+                return (constant(value.base.length, value.node),)
+            return (Value("object", value.node, value.script, "shape"),)
         return (unknown("a part of it is taken that is not followed", value.node, value.script),)
+
+    def _length(self, values: Iterable[Value]) -> int | None:
+        """The one length that all alternatives have; a list that grows later has none."""
+        lengths = {None if v.kind not in ("array", "sequence") or self._is_changed(v) else v.length for v in values}
+        return lengths.pop() if len(lengths) == 1 else None
+
+    def _is_changed(self, value: Value) -> bool:
+        """Whether elements are added to a list that is written out, or taken from it."""
+        if value.kind != "sequence" or not isinstance(value.node, ast.List) or value.script is None:
+            return False
+        for script, use in value.script.flow(value.node):
+            parent = script.parents.get(use)
+            if isinstance(parent, ast.Attribute) and parent.attr in _CHANGES:
+                return True
+            if isinstance(parent, ast.AugAssign) or (isinstance(parent, ast.Subscript) and parent.value is use
+                                                     and not isinstance(parent.ctx, ast.Load)):
+                return True
+        return False
 
     def _part(self, value: Value, index: int) -> Value:
         if value.kind == "call-load-data":
             if value.literal is None:
                 return replace(value, literal=index)
-            sizes = catalog.DATASET_SIZES.get(value.name.split(".")[-2])
+            sizes = None if _is_filtered(value.node) else catalog.DATASET_SIZES.get(value.name.split(".")[-2])
             return Value("array", value.node, value.script, value.name,
                          length=sizes[int(value.literal == 1)] if sizes else None)  # type: ignore[index]
         if value.kind == "tfds":
@@ -319,6 +346,8 @@ class Evaluator:
             return (Value("object", node, self.script, "list"),)
         if base.kind == "array":
             return (replace(base, node=node, length=self._sliced_length(base.length, node.slice)),)
+        if base.kind == "method" and base.name == "shape" and index == 0:
+            return self.element(base, index)
         if base.kind == "tensor":
             return (Value("tensor", node, self.script, "slice"),)
         if base.kind == "method" and base.name == "layers" and not isinstance(node.slice, ast.Slice):
@@ -413,13 +442,11 @@ class Evaluator:
         if name == "functools.partial" and first.get("0") is not None:
             return self(first.get("0"))
         if name in ("builtins.len",) and first.get("0") is not None:
-            lengths = {v.length for v in self(first.get("0"))}
-            length = lengths.pop() if len(lengths) == 1 else None
+            length = self._length(self(first.get("0")))
             return (constant(length, node),) if length is not None else (Value("object", *here, name),)
         if name in ("builtins.int", "builtins.max", "builtins.min", "math.ceil", "math.floor", "builtins.round"):
             numbers = [self.script.number(a) for a in node.args]
             if numbers and all(n is not None for n in numbers) and not node.keywords:
-                import math
                 function = {"int": int, "max": max, "min": min, "ceil": math.ceil, "floor": math.floor,
                             "round": round}[name.split(".")[-1]]
                 try:
@@ -441,6 +468,8 @@ class Evaluator:
             return (Value("tensor", *here, name),)
         if name.endswith("model_selection.train_test_split"):
             return (Value("splits", *here, name),)
+        if path.endswith("sequence.pad_sequences") or path == "utils.pad_sequences":
+            return (Value("array", *here, name),)
         if path.startswith("utils.to_categorical") and first.get("0") is not None:
             return tuple(Value("array", *here, name, length=v.length) for v in self(first.get("0")))
         return (Value("object", *here, name),)
@@ -463,8 +492,7 @@ class Evaluator:
             if name == "expand_dims" and self.script.integer(
                     node.args[1] if len(node.args) > 1 else self.script.argument(node, "axis")) == 0:
                 return Value("array", node, self.script, name)
-            lengths = {v.length for v in self(argument) if v.kind in ("array", "sequence")} or {None}
-            length = lengths.pop() if len(lengths) == 1 else None
+            length = self._length(self(argument))
         elif name in ("arange",) and len(node.args) == 1:
             length = self.script.integer(argument)
         elif name == "linspace":
@@ -493,6 +521,9 @@ class Evaluator:
                     length = first if first is not None and first > 0 else None
                     if length is None and _is_length_of(shape[0] if shape else None):
                         length = base.length
+                    if first == -1 and math.prod(self.script.integer(e) or 0 for e in shape[1:]) == \
+                            catalog.IMAGE_VALUES.get(base.name.split(".")[-2] if "." in base.name else ""):
+                        length = base.length  # the images of `keras.datasets`, with an axis more or one less
                     return (Value("array", *here, base.name, length=length),)
                 return (Value("array", *here, base.name),)
             case "model":
@@ -528,8 +559,11 @@ class Evaluator:
         if "tensor" in (a.kind, b.kind):
             return Value("tensor", *here, "operator")
         if "array" in (a.kind, b.kind):
-            lengths = {v.length for v in (a, b) if v.kind == "array"}
-            return Value("array", *here, "operator", length=lengths.pop() if len(lengths) == 1 else None)
+            if isinstance(node.op, ast.MatMult):
+                return Value("array", *here, "operator", length=a.length if a.kind == "array" else None)
+            lengths = {v.length for v in (a, b) if v.kind != "constant"}
+            name = a.name if b.kind == "constant" else "operator"
+            return Value("array", *here, name, length=lengths.pop() if len(lengths) == 1 else None)
         if a.kind == b.kind == "sequence" and isinstance(node.op, ast.Add):
             return Value("sequence", *here, "List", items=a.items + b.items, length=len(a.items) + len(b.items))
         if "unknown" in (a.kind, b.kind) or "parameter" in (a.kind, b.kind):
@@ -548,6 +582,12 @@ class Evaluator:
             else:
                 found.append(Value("object", node, self.script, "operator"))
         return found
+
+
+def _is_filtered(call: ast.AST | None) -> bool:
+    """A `load_data(...)` that leaves samples out or splits them in its own way: `imdb.load_data(maxlen=80)`."""
+    return isinstance(call, ast.Call) and (len(call.args) > 3 or any(
+        k.arg in ("maxlen", "test_split", None) for k in call.keywords))
 
 
 def _default(function: ast.FunctionDef, name: str) -> ast.expr | None:

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 #: Below this many bytes of scripts a second process does not pay for its start and its import of LibCST.
 WORTH_A_WORKER = 40_000
 
+#: Bytes of scripts after which memory is cleaned up; in between, looking for garbage costs a tenth of the time.
+CLEAN_UP_AFTER = 500_000
+
 
 @dataclass(frozen=True)
 class Job:
@@ -101,7 +104,11 @@ def run(jobs: Sequence[Job], workers: int) -> list[FileReport]:
     """The reports on all files of all jobs, in no particular order."""
     workers = min(workers, len(jobs), 1 + sum(job.size for job in jobs) // WORTH_A_WORKER)
     if workers < 2:
-        return [report for job in jobs for report in process(job)]
+        reports = []
+        for job in jobs:
+            reports += process(job)
+            _clean_up(job.size)
+        return reports
 
     from concurrent.futures import ProcessPoolExecutor
     from concurrent.futures.process import BrokenProcessPool
@@ -112,7 +119,7 @@ def run(jobs: Sequence[Job], workers: int) -> list[FileReport]:
     with ProcessPoolExecutor(workers, _context(), _start) as pool:
         for job in sorted(jobs, key=lambda job: -job.size):  # long ones first: none is left over for the end
             try:
-                futures.append((job, pool.submit(process, job)))
+                futures.append((job, pool.submit(_process, job)))
             except BrokenProcessPool:
                 unfinished.append(job)
         try:
@@ -127,7 +134,7 @@ def run(jobs: Sequence[Job], workers: int) -> list[FileReport]:
     for job in unfinished:  # a worker died, and nobody knows over which job: each gets a process of its own
         with ProcessPoolExecutor(1, _context(), _start) as pool:
             try:
-                found += pool.submit(process, job).result()
+                found += pool.submit(_process, job).result()
             except BrokenProcessPool:
                 message = "the process that worked on it died: out of memory?"
                 found += [_failed(path, SourceError(path, message)) for path in job.data]
@@ -147,6 +154,23 @@ def _start() -> None:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.freeze()
+
+
+def _process(job: Job) -> list[FileReport]:
+    reports = process(job)
+    _clean_up(job.size)
+    return reports
+
+
+_worked = 0
+
+
+def _clean_up(size: int) -> None:
+    global _worked
+    _worked += size
+    if _worked > CLEAN_UP_AFTER:
+        _worked = 0
+        gc.collect()
 
 
 def process(job: Job) -> list[FileReport]:

@@ -1,0 +1,60 @@
+"""`parallel-map`: map on all CPU cores."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from rewriter.codemod import Finding, Fix, Refusal, codemod
+from rewriter.edits import SetKeyword
+from rewriter.pipelines import in_function_of, nondeterministic, program_seen
+from rewriter.purity import order_matters, reseeds
+from rewriter.script import Script
+
+
+@codemod(level=1, phase="input")
+def parallel_map(script: Script) -> Iterator[Finding]:
+    """Run `Dataset.map` on all CPU cores, in the same order.
+
+    Why: a serial map prepares one element at a time while the accelerator waits for the batch. `num_parallel_calls`
+    works on several elements at once and hands them on in their order.
+
+    Not applied: the order of the calls can be noticed. The mapped function draws random numbers and a seed is set,
+    runs Python code through `tf.py_function` or `tf.numpy_function`, changes a variable or a table, prints, or calls
+    something that cannot be seen. Also where the options of the pipeline give up the order of parallel stages.
+
+    Before:
+        import tensorflow as tf
+        def decode(path, label):
+            return tf.io.decode_jpeg(tf.io.read_file(path)), label
+        ds = tf.data.Dataset.from_tensor_slices((paths, labels))
+        ds = ds.map(decode).batch(32)
+
+    After:
+        import tensorflow as tf
+        def decode(path, label):
+            return tf.io.decode_jpeg(tf.io.read_file(path)), label
+        ds = tf.data.Dataset.from_tensor_slices((paths, labels))
+        ds = ds.map(decode, num_parallel_calls=tf.data.AUTOTUNE).batch(32)
+    """
+    for call in script.calls:
+        if not isinstance(call.func, ast.Attribute) or call.func.attr != "map":
+            continue
+        receiver = script.values(call.func.value)
+        if not any(v.kind == "dataset" for v in receiver):
+            continue
+        arguments = script.bind(call, "Dataset.map")
+        function = arguments.get("map_func")
+        if function is None or any(arguments.may_have(n) for n in ("num_parallel_calls", "num_threads")):
+            continue
+        if in_function_of(script, call, "interleave"):
+            continue  # several of these already run side by side
+        if not script.is_dataset(call.func.value):
+            yield Refusal(call, "it is not always called on a dataset")
+        elif option := nondeterministic(script):
+            yield Refusal(call, f"`deterministic` is False (line {option}): parallel stages would change the order")
+        elif reason := order_matters(script, function, seen=program_seen(script, call)):
+            yield Refusal(call, reason)
+        else:
+            yield Fix(call, "map runs on all CPU cores and keeps the order" + reseeds(script),
+                      [SetKeyword(call, "num_parallel_calls", "{%s}" % script.autotune)])
