@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import ast
 import io
-import sys
 import tokenize
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from itertools import pairwise
 
 from rewriter import catalog
 from rewriter.codemod import Finding, Fix, Refusal, codemod
 from rewriter.dtypes import FULL, HUGE, LOW, TINY, Precision, of_dtype
 from rewriter.edits import Edit, Insert, SetKeyword
 from rewriter.models import Structure, activation_of, is_passive, models_in, structure
-from rewriter.reach import Reach, is_main_guard, module_level
+from rewriter.placement import NoPlace, Place, Placement
+from rewriter.reach import Reach
 from rewriter.scopes import FUNCTIONS
 from rewriter.script import Script, Site
 from rewriter.spelling import tensorflow_imports
@@ -29,16 +29,17 @@ _TRAIN = ("fit", "fit_generator", "train_on_batch")
 def mixed_precision(script: Script) -> Iterator[Finding]:
     """Compute layers in 16 bits (`mixed_float16` or `mixed_bfloat16`); weights and outputs stay in float32.
 
-    Why: Tensor Cores multiply 16-bit numbers several times as fast as float32, and activations take half the memory.
-    The weights stay float32, Keras scales the loss by itself in `fit`, and the last layer is set to
+    Why: Tensor Cores multiply 16-bit numbers several times as fast as float32, and activations take half the
+    memory. The weights stay float32, Keras scales the loss by itself in `fit`, and the last layer is set to
     `dtype="float32"`, so that predictions, losses and metrics are what they were.
-    The policy stands after the imports, before the first layer is made: layers read it when they are constructed. A
-    softmax or sigmoid `Activation` at the end is set to float32 alone; layers behind the last one that computes
-    (`Flatten`, `Reshape`, `Lambda`, ...) are set together with it.
+    The policy stands after the imports, before the first layer is made: layers read it when they are
+    constructed. A softmax or sigmoid `Activation` at the end is set to float32 alone; layers behind the last
+    one that computes (`Flatten`, `Reshape`, `Lambda`, ...) are set together with it.
     Not applied: the output layers cannot be found; the model's own code mixes float32 tensors (`tf.constant`,
     `tf.random.normal`, casts) with what layers return; constants that float16 cannot hold (`1e-8`, `-1e9`);
-    `set_floatx` or explicit dtypes; own training loops and `train_step`, which have to scale the loss; models that
-    are loaded, or layers of other libraries. `--amp-dtype bfloat16` has the range of float32 and needs no loss scaling.
+    `set_floatx` or explicit dtypes; own training loops and `train_step`, which have to scale the loss; models
+    that are loaded, or layers of other libraries. `--amp-dtype bfloat16` has the range of float32 and needs
+    no loss scaling.
 
     Before:
         import tensorflow as tf
@@ -67,50 +68,44 @@ def mixed_precision(script: Script) -> Iterator[Finding]:
 
 #: Functions that stand for a precision that the user has decided on.
 _POLICIES = frozenset(
-    "mixed_precision.set_global_policy mixed_precision.set_dtype_policy mixed_precision.experimental.set_policy "
-    "mixed_precision.Policy mixed_precision.experimental.Policy mixed_precision.DTypePolicy "
-    "mixed_precision.LossScaleOptimizer mixed_precision.experimental.LossScaleOptimizer config.set_dtype_policy "
-    "DTypePolicy dtype_policies.DTypePolicy dtype_policies.get optimizers.LossScaleOptimizer".split())
-_GRAPH_REWRITES = frozenset({
-    "tensorflow.train.experimental.enable_mixed_precision_graph_rewrite",
-    "tensorflow.train.experimental.MixedPrecisionLossScaleOptimizer"})
+    "mixed_precision.set_global_policy mixed_precision.set_dtype_policy "
+    "mixed_precision.experimental.set_policy mixed_precision.Policy mixed_precision.experimental.Policy "
+    "mixed_precision.DTypePolicy mixed_precision.LossScaleOptimizer "
+    "mixed_precision.experimental.LossScaleOptimizer config.set_dtype_policy DTypePolicy "
+    "dtype_policies.DTypePolicy dtype_policies.get optimizers.LossScaleOptimizer".split()
+)
+_GRAPH_REWRITES = frozenset(
+    {
+        "tensorflow.train.experimental.enable_mixed_precision_graph_rewrite",
+        "tensorflow.train.experimental.MixedPrecisionLossScaleOptimizer",
+    }
+)
 
 #: Overridden methods of a model that compute the loss, or what is compared with it, themselves.
 _OWN_STEPS = ("train_step", "compute_loss", "make_train_function", "test_step", "predict_step")
 
 #: Attributes that a `LossScaleOptimizer` shows as the optimizer in it does.
-_OPTIMIZER_ATTRIBUTES = frozenset("lr learning_rate iterations variables apply_gradients minimize build".split())
-_OUTPUTS = frozenset("predict predict_on_batch predict_generator predict_classes predict_proba evaluate "
-                     "evaluate_generator test_on_batch call __call__ export".split())
+_OPTIMIZER_ATTRIBUTES = frozenset(
+    "lr learning_rate iterations variables apply_gradients minimize build".split()
+)
+_OUTPUTS = frozenset(
+    "predict predict_on_batch predict_generator predict_classes predict_proba evaluate "
+    "evaluate_generator test_on_batch call __call__ export".split()
+)
 #: Activations whose result cannot leave the range of float16, whatever they are given.
 _SQUASHING = frozenset("softmax sigmoid hard_sigmoid tanh log_softmax softsign".split())
-_WRAPPERS = frozenset({"layers.TimeDistributed", "layers.Bidirectional", "layers.RNN", "layers.SpectralNormalization"})
+_WRAPPERS = frozenset({"layers.TimeDistributed", "layers.Bidirectional", "layers.RNN"})
 #: Layers that make integers or text into integers, whose precision is their own business.
-_LOOKUPS = frozenset("StringLookup IntegerLookup TextVectorization Hashing HashedCrossing CategoryEncoding "
-                     "Discretization".split())
-_NOT_KNOWN = frozenset("DenseFeatures RandomFourierFeatures TFSMLayer JaxLayer FlaxLayer TorchModuleWrapper "
-                       "AbstractRNNCell Wrapper".split())
-
-#: Packages that make no Keras layers when they are imported.
-_HARMLESS = frozenset(
-    "numpy scipy pandas sklearn skimage matplotlib mpl_toolkits seaborn PIL cv2 tqdm h5py yaml absl requests joblib "
-    "imageio nltk gensim tensorflow keras tf_keras tensorflow_datasets tensorflow_probability tensorflow_addons "
-    "tensorflow_hub tensorflow_text transformers torch torchvision jax wandb mlflow plotly bokeh librosa soundfile "
-    "albumentations imgaug psutil IPython gym gymnasium lightgbm xgboost dotenv click fire hydra omegaconf comet_ml "
-    "sacred pydot graphviz statsmodels spacy numba dask pyarrow datasets tensorboard horovod google six future past "
-    "networkx dateutil pytz colorama termcolor rich typer attr pydantic imblearn optuna pylab simplejson "
-    "keras_preprocessing keras_applications sentencepiece tokenizers nibabel pydicom SimpleITK rasterio".split())
-
-_Where: TypeAlias = tuple[Script, ast.AST]
-
-
-@dataclass(frozen=True)
-class _Place:
-    """Where the policy goes: after or before a statement."""
-
-    anchor: ast.stmt
-    after: bool = True
-    blank_lines: int = 0
+_LOOKUPS = frozenset(
+    "StringLookup IntegerLookup TextVectorization Hashing HashedCrossing CategoryEncoding "
+    "Discretization".split()
+)
+_NOT_KNOWN = frozenset(
+    "DenseFeatures RandomFourierFeatures TFSMLayer JaxLayer FlaxLayer TorchModuleWrapper "
+    "AbstractRNNCell Wrapper SpectralNormalization".split()
+)
+#: Layers that have no bfloat16 version in Keras 2: they are kept in float32.
+_NO_BFLOAT16 = frozenset("RandomRotation RandomZoom RandomTranslation".split())
 
 
 @dataclass
@@ -132,14 +127,14 @@ class _Plan:
         return self.dtype == "float16"
 
     def refuse(self, script: Script, node: ast.AST, reason: str, hint: str = "") -> None:
-        """Report at the place; where that is another file, at what is trained here, with the place in the text."""
+        """Report at the place; where that is in another file, at what is trained here."""
         if script is not self.script:
             reason = f"{reason} ({script.path.name}:{script.position(node)[0]})"
             node = self.here
         if all(r.reason != reason or r.node is not node for r in self.refusals):
             self.refusals.append(Refusal(node, reason, hint))
 
-    # -- the whole -----------------------------------------------------------------------------------------------
+    # -- the whole -------------------------------------------------------------------------------------------
 
     def findings(self) -> Iterator[Finding]:
         sites = [s for s in self._sites(*_TRAIN) if self._of_keras(s)]
@@ -151,9 +146,8 @@ class _Plan:
         first = next((s for s in sites if s.script is self.script), sites[0])
         self.here: ast.AST = first.call if first.script is self.script else self._mention(first)
         if not self.reach.is_program:
-            if not any(self.script in Reach(s).scripts for s in self._others()):
-                yield Refusal(self.here, "this file only defines what another one runs: that one has to set the policy",
-                              "rewrite the script that is started, together with this file")
+            if not self._is_imported():
+                yield self._only_defines(self.here)
             return
         self._setting()
         if not self.refusals:
@@ -167,7 +161,7 @@ class _Plan:
                 return
         yield from self.refusals[:6]
 
-    def _fix(self, place: _Place) -> Fix:
+    def _fix(self, place: Place) -> Fix:
         quote = _quote(self.script)
         family = self._family()
         if self.script.target.since(2, 4):
@@ -182,9 +176,21 @@ class _Plan:
         message = f"layers compute in {self.dtype}; weights and outputs stay float32"
         return Fix(place.anchor, message, edits)
 
+    def _is_imported(self) -> bool:
+        return any(self.script in Reach(s).scripts for s in self._others())
+
+    def _only_defines(self, node: ast.AST) -> Refusal:
+        return Refusal(
+            node,
+            "this file only defines what another one runs: that one has to set the policy",
+            "rewrite the script that is started, together with this file",
+        )
+
     def _others(self) -> list[Script]:
         project = self.script.project
-        return [s for s in list(project.scripts.values()) if s is not self.script and s.path in project.editable]
+        return [
+            s for s in list(project.scripts.values()) if s is not self.script and s.path in project.editable
+        ]
 
     def _mention(self, site: Site) -> ast.AST:
         """Something in this file to report at, where `fit` is called in another one."""
@@ -195,8 +201,12 @@ class _Plan:
         return imports[0] if imports else self.script.tree.body[0]
 
     def _sites(self, *methods: str) -> list[Site]:
-        return [s for script in self.reach.scripts for s in script.sites(*methods)
-                if self.reach.contains(script, s.call) and self._runs(s)]
+        return [
+            s
+            for script in self.reach.scripts
+            for s in script.sites(*methods)
+            if self.reach.contains(script, s.call) and self._runs(s)
+        ]
 
     def _runs(self, site: Site) -> bool:
         """Called from this program, not only defined in a file that it imports something else from."""
@@ -212,8 +222,12 @@ class _Plan:
     def _decided(self) -> bool:
         for script, call in self.reach.calls():
             last = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-            if "olicy" in last or "recision" in last or last in ("LossScaleOptimizer", "get") or (
-                    isinstance(call.func, ast.Name) and script.called(call) not in ("", last)):
+            if (
+                "olicy" in last
+                or "recision" in last
+                or last in ("LossScaleOptimizer", "get")
+                or (isinstance(call.func, ast.Name) and script.called(call) not in ("", last))
+            ):
                 name = script.called(call)
                 if catalog.keras_path(name) in _POLICIES or name in _GRAPH_REWRITES:
                     return True
@@ -221,12 +235,19 @@ class _Plan:
 
     def _without_fit(self) -> Iterator[Finding]:
         """Own loops, and scripts that only build: say why nothing is done where a gain could be expected."""
-        if not self.reach.is_program and not any(
-                isinstance(n, ast.Call) for s in self.script.tree.body for n in module_level(s)
-                if not isinstance(s, ast.Import | ast.ImportFrom)):
+        if not self.reach.is_program:
+            sites = [s for s in self.script.sites(*_TRAIN) if any(v.kind == "model" for v in s.models)]
+            if sites and not self._is_imported():
+                yield self._only_defines(sites[0].call)
             return
-        layers = [c for c in self.script.calls if any(v.kind in ("layer", "model") and v.node is c
-                                                      for v in self.script.values(c))]
+        if self._made_elsewhere():
+            yield from self.refusals
+            return
+        layers = [
+            c
+            for c in self.script.calls
+            if any(v.kind in ("layer", "model") and v.node is c for v in self.script.values(c))
+        ]
         if not layers:
             return
         for call in self.script.calls_to("backend.set_floatx", "config.set_floatx"):
@@ -234,22 +255,57 @@ class _Plan:
                 yield Refusal(call, f"the script chooses its precision: `{ast.unparse(call)}`")
                 return
         for call in self.script.calls_to("tensorflow.GradientTape"):
-            yield Refusal(call, "the training loop is the script's own: it has to scale the loss itself",
-                          "set the policy, and wrap the optimizer in a LossScaleOptimizer")
+            yield Refusal(
+                call,
+                "the training loop is the script's own: it has to scale the loss itself",
+                "set the policy, and wrap the optimizer in a LossScaleOptimizer",
+            )
             return
 
-    # -- the target and the whole script -------------------------------------------------------------------------
+    def _made_elsewhere(self) -> bool:
+        """A model that comes from a package or file that is not seen is compiled and trained here."""
+        if not tensorflow_imports(self.script):
+            return False
+        compiled = {
+            ast.dump(c.func.value)
+            for c in self.script.calls
+            if isinstance(c.func, ast.Attribute) and c.func.attr == "compile" and (c.args or c.keywords)
+        }
+        for call in self.script.calls:
+            if (
+                isinstance(call.func, ast.Attribute)
+                and call.func.attr in ("fit", "fit_generator")
+                and ast.dump(call.func.value) in compiled
+                and self.reach.contains(self.script, call)
+            ):
+                for value in self.script.values(call.func.value):
+                    if value.kind == "object" and "." in value.name:
+                        self.refuse(
+                            self.script, call, f"the model cannot be followed: it is made by `{value.name}`"
+                        )
+                        return True
+        return False
+
+    # -- the target and the whole script ---------------------------------------------------------------------
 
     def _setting(self) -> None:
         target, script, here = self.script.target, self.script, self.here
         if target.before(2, 1):
             self.refuse(script, here, "Keras before TensorFlow 2.1 has no precision policies")
         elif not target.since(2, 1):
-            self.refuse(script, here, "the TensorFlow version is not known: before 2.1 there are no precision policies",
-                        "give it with --target")
+            self.refuse(
+                script,
+                here,
+                "the TensorFlow version is not known: before 2.1 there are no precision policies",
+                "give it with --target",
+            )
         elif not target.since(2, 4) and not target.before(2, 4):
-            self.refuse(script, here, "the TensorFlow version is not known: the policy is set differently before 2.4",
-                        "give it with --target")
+            self.refuse(
+                script,
+                here,
+                "the TensorFlow version is not known: the policy is set differently before 2.4",
+                "give it with --target",
+            )
         if not self.float16 and not target.since(2, 5):
             self.refuse(script, here, "bfloat16 is not complete before TensorFlow 2.5")
         if why := graph_mode(script):
@@ -258,16 +314,26 @@ class _Plan:
         if strategy == "horovod" and self.keras3 and self.float16:
             self.refuse(script, here, "Horovod does not know the loss scaling of Keras 3")
         if "TPU" in strategy and self.float16:
-            self.refuse(script, here, f"{shown}: TPUs compute in bfloat16, not in float16", "--amp-dtype bfloat16")
+            self.refuse(
+                script, here, f"{shown}: TPUs compute in bfloat16, not in float16", "--amp-dtype bfloat16"
+            )
         for owner, call in self.reach.calls():
             self._call(owner, call)
         for owner in self.reach.scripts:
             for text in ast.walk(owner.tree):
                 if isinstance(text, ast.Constant) and text.value == "TF_USE_LEGACY_KERAS":
-                    self.refuse(owner, text, "TF_USE_LEGACY_KERAS is set: `keras` and `tf.keras` have separate policies")
+                    self.refuse(
+                        owner,
+                        text,
+                        "TF_USE_LEGACY_KERAS is set: `keras` and `tf.keras` have separate policies",
+                    )
                 elif isinstance(text, ast.Constant) and text.value in ("KERAS_HOME", "KERAS_FLOATX"):
                     self.refuse(owner, text, f"{text.value} may choose another precision")
-                elif isinstance(text, ast.Constant) and text.value in ("jax", "torch") and _is_backend(owner, text):
+                elif (
+                    isinstance(text, ast.Constant)
+                    and text.value in ("jax", "torch")
+                    and _is_backend(owner, text)
+                ):
                     self.refuse(owner, text, f"Keras runs on {text.value}, not on TensorFlow")
             if self.float16:
                 self._optimizer_attributes(owner)
@@ -280,24 +346,32 @@ class _Plan:
         name = owner.called(call) if last in _WATCHED or isinstance(func, ast.Name) else ""
         path = catalog.keras_path(name)
         if path in ("backend.set_floatx", "config.set_floatx") and not (
-                call.args and owner.constant(call.args[0]) == "float32"):
+            call.args and owner.constant(call.args[0]) == "float32"
+        ):
             self.refuse(owner, call, f"the script chooses its precision: `{ast.unparse(call)}`")
         elif path in ("backend.set_epsilon", "config.set_epsilon") and self.float16:
             number = owner.number(call.args[0]) if call.args else None
             if number is None or number <= TINY:
                 self.refuse(owner, call, f"`{ast.unparse(call)}` is zero in float16", "--amp-dtype bfloat16")
         elif name == "tensorflow.GradientTape":
-            self.refuse(owner, call, "gradients are taken by the script itself (`GradientTape`): their loss has to be "
-                        "scaled")
+            self.refuse(
+                owner,
+                call,
+                "gradients are taken by the script itself (`GradientTape`): their loss has to be scaled",
+            )
         elif name == "tensorflow.gradients" or path in ("backend.gradients", "backend.function"):
-            self.refuse(owner, call, f"`{ast.unparse(func)}` reads tensors inside the model, which are no longer float32")
+            self.refuse(
+                owner,
+                call,
+                f"`{ast.unparse(func)}` reads tensors inside the model, which are no longer float32",
+            )
         elif name in ("tensorflow.Session", "tensorflow.InteractiveSession"):
             self.refuse(owner, call, "the script runs a TensorFlow 1 session")
         elif name.endswith(("enable_mixed_precision", "auto_mixed_precision")):
             self.refuse(owner, call, "the script sets mixed precision itself")
 
     def _optimizer_attributes(self, owner: Script) -> None:
-        """In float16 `model.optimizer` becomes a LossScaleOptimizer, which lacks most attributes of what it wraps."""
+        """In float16 `model.optimizer` is a LossScaleOptimizer, which lacks attributes of what it wraps."""
         for node in owner.mentions("optimizer"):
             parent = owner.parents.get(node)
             if not isinstance(node, ast.Attribute) or not isinstance(parent, ast.Attribute):
@@ -306,11 +380,17 @@ class _Plan:
                 continue
             values = owner.values(node.value)
             if any(v.kind == "model" for v in values) or (
-                    isinstance(node.value, ast.Attribute) and node.value.attr == "model"):
-                self.refuse(owner, parent, f"`{ast.unparse(parent)}` is read: in float16 Keras wraps the optimizer in one "
-                            "that may not have it", "--amp-dtype bfloat16")
+                isinstance(node.value, ast.Attribute) and node.value.attr == "model"
+            ):
+                self.refuse(
+                    owner,
+                    parent,
+                    f"`{ast.unparse(parent)}` is read: in float16 Keras wraps the optimizer in one "
+                    "that may not have it",
+                    "--amp-dtype bfloat16",
+                )
 
-    # -- models --------------------------------------------------------------------------------------------------
+    # -- models ----------------------------------------------------------------------------------------------
 
     def _structure(self, model: Value) -> Structure:
         key = model.node if model.node is not None else model.cls.node if model.cls else None
@@ -332,8 +412,11 @@ class _Plan:
                 else:
                     trained[value.node or (value.cls.node if value.cls else None)] = value
             if loaded and len(loaded) == len(site.models):
-                self.refuse(site.script, site.call, "the model that is trained is loaded: its layers keep the precision "
-                            "they were saved with")
+                self.refuse(
+                    site.script,
+                    site.call,
+                    "the model that is trained is loaded: its layers keep the precision they were saved with",
+                )
         if self.refusals:
             return
         self.trained = [self._structure(v) for v in trained.values()]
@@ -342,7 +425,9 @@ class _Plan:
             self._whole(built)
             if not built.tails and not self.refusals:
                 node = built.model.node or (built.model.cls.node if built.model.cls else self.here)
-                self.refuse(built.model.script or self.script, node or self.here, "the output layers cannot be found")
+                self.refuse(
+                    built.model.script or self.script, node or self.here, "the output layers cannot be found"
+                )
             for tail in built.tails:
                 self._pin_tail(built, tail, whole=True)
         for site in compiles:
@@ -350,9 +435,14 @@ class _Plan:
         self._other_models(set(trained))
         for built in self.trained:
             self._layers(built)
-        for owner, call in self.reach.calls():  # statistics and raw features do not fit 16 bits
-            if any(v.keras == "layers.Normalization" and v.node is call for v in owner.values(call)) \
-                    and owner.argument(call, "dtype") is None:
+        full = {"layers.Normalization"}  # statistics and raw features do not fit 16 bits
+        if self.keras2 and not self.float16:
+            full |= {f"layers.{name}" for name in _NO_BFLOAT16}
+        for owner, call in self.reach.calls():
+            if (
+                any(v.kind == "layer" and v.keras in full and v.node is call for v in owner.values(call))
+                and owner.argument(call, "dtype") is None
+            ):
                 self.pins[call] = owner
 
     def _unfollowed(self, site: Site, value: Value) -> None:
@@ -371,20 +461,30 @@ class _Plan:
             for name in _OWN_STEPS:
                 found = model.cls.script.method(model.cls.node, name)
                 if found is not None and model is built.model:
-                    self.refuse(*found, f"`{name}` is the script's own: its losses have to be scaled and kept in float32")
+                    self.refuse(
+                        *found,
+                        f"`{name}` is the script's own: its losses have to be scaled and kept in float32",
+                    )
 
     def _whole(self, built: Structure) -> None:
         for unseen in built.unseen:
             self.refuse(unseen.script, unseen.node, unseen.reason[:1].lower() + unseen.reason[1:])
         for model in built.models:
             if _is_loaded(model) and model.script and model.node:
-                self.refuse(model.script, model.node, "a loaded model is part of it: its layers keep the precision they "
-                            "were saved with")
+                self.refuse(
+                    model.script,
+                    model.node,
+                    "a loaded model is part of it: its layers keep the precision they were saved with",
+                )
 
     def _other_models(self, trained: set[ast.AST | None]) -> None:
-        """Models that are not trained themselves but whose outputs the script uses: encoders, feature extractors."""
-        others = [v for s in self.reach.scripts for v in models_in(s)
-                  if v.node not in trained and v.node is not None and self.reach.contains(s, v.node)]
+        """Models whose outputs the script uses without training them: encoders, feature extractors."""
+        others = [
+            v
+            for s in self.reach.scripts
+            for v in models_in(s)
+            if v.node not in trained and v.node is not None and self.reach.contains(s, v.node)
+        ]
         seen = {v.node for built in self.trained for v in built.calls if v.node}
         structures = []
         for model in others:
@@ -401,8 +501,12 @@ class _Plan:
             built = self._structure(model)
             for unseen in built.unseen:
                 if unseen.output:
-                    self.refuse(unseen.script, unseen.node, f"the outputs of another model that is used (line "
-                                f"{getattr(use, 'lineno', '?')}) cannot be found: {unseen.reason}")
+                    self.refuse(
+                        unseen.script,
+                        unseen.node,
+                        f"the outputs of another model that is used (line "
+                        f"{getattr(use, 'lineno', '?')}) cannot be found: {unseen.reason}",
+                    )
             for tail in built.tails:
                 self._pin_tail(built, tail, whole=False)
 
@@ -413,35 +517,56 @@ class _Plan:
             parent = owner.parents.get(expr)
             if isinstance(parent, ast.Attribute) and parent.attr in _OUTPUTS:
                 return parent
-            if isinstance(parent, ast.Call) and parent.func is expr and parent not in symbolic \
-                    and self.reach.contains(owner, parent):
+            if (
+                isinstance(parent, ast.Call)
+                and parent.func is expr
+                and parent not in symbolic
+                and self.reach.contains(owner, parent)
+            ):
                 return parent
         return None
 
-    # -- float32 at the end --------------------------------------------------------------------------------------
+    # -- float32 at the end ----------------------------------------------------------------------------------
 
     def _pin_tail(self, built: Structure, tail: tuple[Value, ...], *, whole: bool) -> None:
         done = False
         for value in _needed(tail, whole):
             if value.kind == "model" and not done:
                 assert value.script is not None and value.node is not None
-                self.refuse(value.script, value.node, f"its output is made inside `{value.name.rpartition('.')[2]}`, out "
-                            "of reach", 'end the model with Activation("linear", dtype="float32") by hand')
+                self.refuse(
+                    value.script,
+                    value.node,
+                    f"its output is made inside `{value.name.rpartition('.')[2]}`, out of reach",
+                    'end the model with Activation("linear", dtype="float32") by hand',
+                )
             elif value.kind == "layer" or _is_merge(value):
                 self._pin(built, value)
                 done = True
         if not done and not any(v.kind == "model" or v.keras == "layers.Input" for v in tail):
             value = tail[0]
-            self.refuse(value.script or self.script, value.node or self.here, "an output is computed without a layer that "
-                        "could stay in float32")
+            self.refuse(
+                value.script or self.script,
+                value.node or self.here,
+                "an output is computed without a layer that could stay in float32",
+            )
 
     def _pin(self, built: Structure, layer: Value) -> None:
         call, owner = layer.node, layer.script
         if owner is None or not isinstance(call, ast.Call):
-            self.refuse(owner or self.script, call or self.here, "an output layer is not constructed where it can be seen")
+            self.refuse(
+                owner or self.script,
+                call or self.here,
+                "an output layer is not constructed where it can be seen",
+            )
             return
         if call in built.hidden:
-            self.refuse(owner, call, "the call that makes the output layer makes hidden layers as well")
+            self.refuse(
+                owner,
+                call,
+                "the layer that makes an output is a hidden layer as well"
+                if built in self.trained
+                else "a model that is used after training returns what a hidden layer computes",
+            )
             return
         if layer.cls is not None:
             self._pin_own(built, layer, owner, call)
@@ -450,13 +575,21 @@ class _Plan:
         if bound.open and "dtype" not in bound:
             self.refuse(owner, call, "the arguments of the output layer cannot all be seen")
             return
-        if "dtype" not in bound:
-            self.pins[call] = owner
-        if layer.keras in _WRAPPERS:
+        name = layer.keras.removeprefix("layers.")
+        if name in _LOOKUPS:
+            mode = owner.argument(call, "output_mode")
+            if name == "CategoryEncoding" or (mode is not None and owner.constant(mode) != "int"):
+                self.refuse(owner, call, f"what `{name}` returns is an output of the model")
+            return
+        if "dtype" not in bound and not (name in ("TimeDistributed", "Bidirectional") and not self.keras3):
+            self.pins[call] = owner  # (in Keras 2 these two return what the layer in them does)
+        if layer.keras in _WRAPPERS and not (name == "TimeDistributed" and not self.keras2):
             for argument in [*call.args, *(k.value for k in call.keywords if k.arg in ("layer", "cell"))][:1]:
                 for inner in owner.values(argument):
                     if inner.kind == "layer":
                         self._pin(built, inner)
+                    else:
+                        self.refuse(owner, argument, "the layer inside the output layer cannot be followed")
 
     def _pin_own(self, built: Structure, layer: Value, owner: Script, call: ast.Call) -> None:
         """An output layer whose class is the script's own."""
@@ -466,7 +599,9 @@ class _Plan:
         if inner.layers:
             for other in built.layers:
                 if other.cls is not None and other.cls.node is cls.node and other.node is not call:
-                    self.refuse(owner, call, f"`{cls.name}` is used for hidden layers as well as for the output")
+                    self.refuse(
+                        owner, call, f"`{cls.name}` is used for hidden layers as well as for the output"
+                    )
                     return
             if not inner.tails:
                 self.refuse(owner, call, f"what `{cls.name}` returns cannot be followed")
@@ -476,10 +611,14 @@ class _Plan:
             if owner.argument(call, "dtype") is None:
                 self.pins[call] = owner
         else:
-            self.refuse(owner, call, f"the output layer's class `{cls.name}` takes no dtype",
-                        "pass **kwargs on to super().__init__")
+            self.refuse(
+                owner,
+                call,
+                f"the output layer's class `{cls.name}` takes no dtype",
+                "pass **kwargs on to super().__init__",
+            )
 
-    # -- what is trained with ------------------------------------------------------------------------------------
+    # -- what is trained with --------------------------------------------------------------------------------
 
     def _compile(self, site: Site) -> None:
         script, arguments = site.script, site.arguments
@@ -490,14 +629,27 @@ class _Plan:
             for value in script.values(optimizer):
                 name = value.name.rpartition(".")[2]
                 if value.kind == "optimizer" and value.cls is not None:
-                    self.refuse(script, optimizer, f"the optimizer `{value.name}` is the script's own: loss scaling may "
-                                "not work with it", "--amp-dtype bfloat16 needs no loss scaling")
+                    self.refuse(
+                        script,
+                        optimizer,
+                        f"the optimizer `{value.name}` is the script's own: loss scaling may "
+                        "not work with it",
+                        "--amp-dtype bfloat16 needs no loss scaling",
+                    )
                 elif value.kind == "tensor" or (value.kind == "object" and "." in value.name):
-                    self.refuse(script, optimizer, f"`{name}` is not one of Keras's optimizers: loss scaling may not work "
-                                "with it", "--amp-dtype bfloat16 needs no loss scaling")
+                    self.refuse(
+                        script,
+                        optimizer,
+                        f"`{name}` is not one of Keras's optimizers: loss scaling may not work with it",
+                        "--amp-dtype bfloat16 needs no loss scaling",
+                    )
                 elif value.kind in ("unknown", "parameter"):
-                    self.refuse(script, optimizer, "the optimizer cannot be followed", "--amp-dtype bfloat16 needs no "
-                                "loss scaling")
+                    self.refuse(
+                        script,
+                        optimizer,
+                        "the optimizer cannot be followed",
+                        "--amp-dtype bfloat16 needs no loss scaling",
+                    )
         for name in ("loss", "metrics", "weighted_metrics"):
             self._reads_inside(script, arguments.get(name))
 
@@ -517,19 +669,34 @@ class _Plan:
                     self.refuse(script, expr, "the loss is computed from tensors inside the model")
                 if value.kind == "mapping" and isinstance(value.node, ast.Dict):
                     todo.extend(value.node.values)
-                if value.kind not in ("function", "method") or not isinstance(value.node, FUNCTIONS) or not value.script:
+                if (
+                    value.kind not in ("function", "method")
+                    or not isinstance(value.node, FUNCTIONS)
+                    or not value.script
+                ):
                     continue
                 own = {id(n) for n in ast.walk(value.node)}
                 for name in ast.walk(value.node):
                     if not isinstance(name, ast.Name | ast.Attribute) or not isinstance(name.ctx, ast.Load):
                         continue
                     for found in value.script.values(name):
-                        if found.kind == "tensor" and id(found.node) not in own and (
-                                found.base is not None or found.keras == "layers.Input" or found.name == "operator"):
-                            self.refuse(value.script, name, f"the loss or metric reads `{ast.unparse(name)}`, a tensor "
-                                        "inside the model that would no longer be float32")
+                        if (
+                            found.kind == "tensor"
+                            and id(found.node) not in own
+                            and (
+                                found.base is not None
+                                or found.keras == "layers.Input"
+                                or found.name == "operator"
+                            )
+                        ):
+                            self.refuse(
+                                value.script,
+                                name,
+                                f"the loss or metric reads `{ast.unparse(name)}`, a tensor "
+                                "inside the model that would no longer be float32",
+                            )
 
-    # -- layers and code -----------------------------------------------------------------------------------------
+    # -- layers and code -------------------------------------------------------------------------------------
 
     def _layers(self, built: Structure) -> None:
         for layer in built.layers:
@@ -538,22 +705,37 @@ class _Plan:
                 continue
             name = layer.keras.removeprefix("layers.")
             if layer.cls is None and (name not in catalog.LAYERS or name in _NOT_KNOWN):
-                self.refuse(owner, call, f"what `{layer.name.rpartition('.')[2]}` does in low precision is not known")
+                self.refuse(
+                    owner, call, f"what `{layer.name.rpartition('.')[2]}` does in low precision is not known"
+                )
             self._explicit(owner, call)
             self._numbers(owner, call, name)
             if name == "Normalization" and built.model.cls is not None and built.model.kind == "model":
-                self.refuse(owner, call, "raw features reach `Normalization` in low precision: a subclassed model casts "
-                            "what it is called with")
-            if name in ("LSTM", "GRU", "SimpleRNN", "RNN", "Bidirectional") and not self.float16 \
-                    and not owner.target.since(2, 11):
+                self.refuse(
+                    owner,
+                    call,
+                    "raw features reach `Normalization` in low precision: a subclassed model casts "
+                    "what it is called with",
+                )
+            if (
+                name in ("LSTM", "GRU", "SimpleRNN", "RNN", "Bidirectional")
+                and not self.float16
+                and not owner.target.since(2, 11)
+            ):
                 self.refuse(owner, call, f"`{name}` does not work in bfloat16 before TensorFlow 2.11")
             if name == "LayerNormalization" and self.float16 and not owner.target.since(2, 2):
                 self.refuse(owner, call, "LayerNormalization does not work in float16 in TensorFlow 2.1")
             regularizer = owner.bind(call).get("activity_regularizer")
-            if (regularizer is not None or name == "ActivityRegularization") and self.keras3 \
-                    and call not in self.pins:
-                self.refuse(owner, call, "Keras 3 cannot add the activity regularization of a low-precision layer to the "
-                            "loss")
+            if (
+                (regularizer is not None or name == "ActivityRegularization")
+                and self.keras3
+                and call not in self.pins
+            ):
+                self.refuse(
+                    owner,
+                    call,
+                    "Keras 3 cannot add the activity regularization of a low-precision layer to the loss",
+                )
         for tensor in built.inputs:
             if tensor.script and isinstance(tensor.node, ast.Call):
                 self._explicit(tensor.script, tensor.node, of_input=True)
@@ -565,11 +747,12 @@ class _Plan:
             return
         kinds = of_dtype(owner, given)
         text = ast.unparse(given)
-        if kinds is None or kinds & LOW or "64" in text and kinds == FULL:
+        if kinds is None or kinds & LOW or ("64" in text and kinds == FULL):
             if not of_input or kinds is None or kinds:
                 self.refuse(owner, call, f"the script sets a precision itself: `dtype={text}`")
-        elif kinds == FULL and any("64" in str(v.literal if v.kind == "constant" else v.name)
-                                   for v in owner.values(given)):
+        elif kinds == FULL and any(
+            "64" in str(v.literal if v.kind == "constant" else v.name) for v in owner.values(given)
+        ):
             self.refuse(owner, call, f"the script sets a precision itself: `dtype={text}`")
 
     def _numbers(self, owner: Script, call: ast.Call, name: str) -> None:
@@ -577,36 +760,63 @@ class _Plan:
         if epsilon is not None and self.float16 and name not in ("", "BatchNormalization"):
             number = owner.number(epsilon)
             if number is None or number <= TINY:
-                self.refuse(owner, call, f"`epsilon={ast.unparse(epsilon)}` may be zero in float16",
-                            "--amp-dtype bfloat16")
+                self.refuse(
+                    owner,
+                    call,
+                    f"`epsilon={ast.unparse(epsilon)}` may be zero in float16",
+                    "--amp-dtype bfloat16",
+                )
         if name == "UnitNormalization" and self.float16 and call not in self.pins:
             self.refuse(owner, call, "UnitNormalization divides by zero in float16 where its input is zero")
-        if name == "Masking":
+        if (
+            name == "Masking" and self.float16
+        ):  # (what is compared is rounded as well: other values do no harm)
             given = owner.argument(call, "mask_value") or (call.args[0] if call.args else None)
             number = 0 if given is None else owner.number(given)
-            if number is None or not _exact(float(number), self.float16):
-                self.refuse(owner, call, f"the mask value `{ast.unparse(given) if given else ''}` is not the same number "
-                            f"in {self.dtype}: nothing would be masked")
+            if number is None or abs(number) > HUGE:
+                shown = ast.unparse(given) if given else ""
+                self.refuse(owner, call, f"the mask value `{shown}` may be infinite in float16")
 
     def _ids(self, built: Structure) -> None:
-        """Integers above 2048 (256 in bfloat16) do not survive a layer that casts them, before an Embedding looks."""
+        """Integers above 2048 (256 in bfloat16) do not survive a layer in front of an Embedding."""
         for tensor in built.calls:
-            if tensor.base is None or tensor.base.keras != "layers.Embedding" or not isinstance(tensor.node, ast.Call):
+            if (
+                tensor.base is None
+                or tensor.base.keras != "layers.Embedding"
+                or not isinstance(tensor.node, ast.Call)
+            ):
                 continue
             assert tensor.script is not None
             for argument in tensor.node.args:
                 for value in tensor.script.values(argument):
-                    if value.base is not None and value.base.kind == "layer" and is_passive(value.base) \
-                            and value.base.keras.removeprefix("layers.") not in _LOOKUPS \
-                            and not self._integers(value):
-                        self.refuse(tensor.script, tensor.node, "numbers of words or items pass a layer that rounds them "
-                                    f"to {self.dtype} before the Embedding")
+                    if (
+                        value.base is not None
+                        and value.base.kind == "layer"
+                        and is_passive(value.base)
+                        and value.base.keras.removeprefix("layers.") not in _LOOKUPS
+                        and not self._integers(value)
+                    ):
+                        self.refuse(
+                            tensor.script,
+                            tensor.node,
+                            "numbers of words or items pass a layer that rounds them "
+                            f"to {self.dtype} before the Embedding",
+                        )
         for chain in built.chains:
-            for before, layer in zip(chain, chain[1:], strict=False):
-                if layer.keras == "layers.Embedding" and before.kind == "layer" and layer.script and layer.node \
-                        and before.keras.removeprefix("layers.") not in _LOOKUPS | {"InputLayer"}:
-                    self.refuse(layer.script, layer.node, "numbers of words or items pass a layer that rounds them to "
-                                f"{self.dtype} before the Embedding")
+            for before, layer in pairwise(chain):
+                if (
+                    layer.keras == "layers.Embedding"
+                    and before.kind == "layer"
+                    and layer.script
+                    and layer.node
+                    and before.keras.removeprefix("layers.") not in _LOOKUPS | {"InputLayer"}
+                ):
+                    self.refuse(
+                        layer.script,
+                        layer.node,
+                        "numbers of words or items pass a layer that rounds them to "
+                        f"{self.dtype} before the Embedding",
+                    )
 
     def _integers(self, tensor: Value) -> bool:
         """Does it come from an input of integers only?"""
@@ -634,21 +844,38 @@ class _Plan:
                     continue
                 hint = "--amp-dtype bfloat16 has the range of float32" if trouble.float16 else ""
                 self.refuse(trouble.script, trouble.node, trouble.reason, hint)
-        if self.float16:
-            for site in self._sites(*_TRAIN):
-                self._large_inputs(site)
+        for site in self._sites(*_TRAIN):
+            self._large_inputs(site)
 
     def _large_inputs(self, site: Site) -> None:
         """Features that may exceed what float16 holds: the first layer would see infinity."""
         given = site.arguments.get("x")
         if given is None:
             return
-        for expr, number in _large_numbers(site.script, given):
-            self.refuse(site.script, expr, f"the training data may hold numbers like {number:g}, which are infinite in "
-                        "float16", "scale the features, or use --amp-dtype bfloat16")
+        for model in site.models:
+            built = self.built.get(model.node or (model.cls.node if model.cls else None))
+            if (
+                built is not None
+                and model.cls is not None
+                and "Embedding" in built.layer_names()
+                and _is_float(site.script, given)
+            ):
+                self.refuse(
+                    site.script,
+                    given,
+                    "the model is called with floats and looks some of them up in an "
+                    f"Embedding: numbers of words or items would be rounded to {self.dtype}",
+                )
+        for expr, number in _large_numbers(site.script, given) if self.float16 else ():
+            self.refuse(
+                site.script,
+                expr,
+                f"the training data may hold numbers like {number:g}, which are infinite in float16",
+                "scale the features, or use --amp-dtype bfloat16",
+            )
             return
 
-    # -- where the policy goes -----------------------------------------------------------------------------------
+    # -- where the policy goes -------------------------------------------------------------------------------
 
     def _family(self) -> str:
         """The Keras that the layers come from: its own policy is the one to set."""
@@ -659,210 +886,58 @@ class _Plan:
                     if catalog.canonical(value.name).startswith(family):
                         families[family[:-1]] = families.get(family[:-1], 0) + 1
         if not families:
-            names = {catalog.canonical(b) for built in self.trained for v in [*built.layers, built.model]
-                     if v.cls and v.cls.script and isinstance(v.cls.node, ast.ClassDef)
-                     for b in v.cls.script.library_bases(v.cls.node)}
+            names = {
+                catalog.canonical(b)
+                for built in self.trained
+                for v in [*built.layers, built.model]
+                if v.cls and v.cls.script and isinstance(v.cls.node, ast.ClassDef)
+                for b in v.cls.script.library_bases(v.cls.node)
+            }
             for name in names:
                 for family in catalog.KERAS_FAMILIES:
                     if name.startswith(family):
                         families[family[:-1]] = families.get(family[:-1], 0) + 1
         if "tf_keras" in families and len(families) > 1:
-            self.refuse(self.script, self.here, "layers of tf_keras and of another Keras are mixed: their policies are "
-                        "separate")
+            self.refuse(
+                self.script,
+                self.here,
+                "layers of tf_keras and of another Keras are mixed: their policies are separate",
+            )
         if "keras" in families and not self.script.target.since(2, 6):
             if self.script.target.keras == 2:
-                self.refuse(self.script, self.here, "the `keras` package of that time is not TensorFlow's Keras and has no "
-                            "precision policies")
+                self.refuse(
+                    self.script,
+                    self.here,
+                    "the `keras` package of that time is not TensorFlow's Keras and has no "
+                    "precision policies",
+                )
             else:
-                self.refuse(self.script, self.here, "which Keras `keras` is depends on the version, which is not known",
-                            "give it with --target")
+                self.refuse(
+                    self.script,
+                    self.here,
+                    "which Keras `keras` is depends on the version, which is not known",
+                    "give it with --target",
+                )
         return max(families, key=lambda f: families[f], default="tensorflow.keras")
 
-    def _place(self) -> _Place | None:
-        self._family()
+    def _place(self) -> Place | None:
+        name = f"{self._family()}.mixed_precision.set_global_policy"
         if self.refusals:
             return None
-        script = self.script
-        imports = [s for s in tensorflow_imports(script) if self.reach.contains(script, s)]
-        top = [s for s in imports if script.names.scope_of(s) is script.names.module
-               and not any(is_main_guard(n) for n in script.enclosing(s, ast.If))]
-        guarded = [s for s in imports if any(is_main_guard(n) for n in script.enclosing(s, ast.If))]
-        if top:
-            return self._place_in(script.tree, script.tree.body, top[0])
-        if guarded:
-            guard = next(n for n in script.enclosing(guarded[0], ast.If) if is_main_guard(n))
-            assert isinstance(guard, ast.If)
-            return self._place_in(guard, guard.body, guarded[0])
-        functions = {f for s in imports if (f := script.function_of(s)) is not None}
-        if len(functions) > 1:
-            functions = {f for f in functions if any(f in script.enclosing(s.call, *FUNCTIONS)
-                                                     for s in self._sites(*_TRAIN) if s.script is script)}
-        if len(functions) == 1:
-            (function,) = functions
-            first = next(s for s in imports if script.function_of(s) is function)
-            if isinstance(function, ast.FunctionDef):
-                return self._place_in(function, function.body, first)
-        if imports:
-            self.refuse(script, imports[0], "TensorFlow is imported in several functions: no one place comes before every "
-                        "layer")
+        sites = [s.call for s in self._sites(*_TRAIN) if s.script is self.script]
+        try:
+            # a float16 policy of Keras 2 looks for GPUs: those must have been chosen before
+            return Placement(self.reach, sites, name, devices=self.keras2 and self.float16).find()
+        except NoPlace as no:
+            self.refuse(self.script, no.node or self.here, no.reason)
             return None
-        return self._place_without_import()
-
-    def _place_without_import(self) -> _Place | None:
-        """TensorFlow is imported by the files beside this one only: the policy needs an import of its own."""
-        body = self.script.tree.body
-        for index, statement in enumerate(body):
-            if self._is_barrier(self.script, statement):
-                before = body[index - 1] if index else None
-                if before is not None and isinstance(before, ast.Import | ast.ImportFrom):
-                    return _Place(before)
-                break
-            if not isinstance(statement, ast.Import | ast.ImportFrom) and not _is_text(statement):
-                before = body[index - 1] if index else None
-                if before is not None and isinstance(before, ast.Import | ast.ImportFrom):
-                    return _Place(before, True, _gap(before, statement))
-                break
-        self.refuse(self.script, self.here, "there is no place for the policy: this file does not import TensorFlow")
-        return None
-
-    def _place_in(self, block: ast.AST, body: list[ast.stmt], first: ast.stmt) -> _Place | None:
-        script = self.script
-        outer: ast.AST = first
-        conditional: ast.Try | None = None
-        while script.parents[outer] is not block:
-            outer = script.parents[outer]
-            if isinstance(outer, ast.If):
-                self.refuse(script, first, "TensorFlow is imported under a condition")
-                return None
-            if isinstance(outer, ast.Try):
-                conditional = outer
-        assert isinstance(outer, ast.stmt)
-        start = body.index(outer)
-        for statement in body[:start]:
-            if self._is_barrier(script, statement) and self._surely_builds(script, statement):
-                self.refuse(script, statement, "layers are made here, before TensorFlow is imported in this file")
-                return None
-        if conditional is not None and not _always_imports(script, conditional):
-            return self._place_guarded(body, start, conditional)
-        anchor, gap = start, 0
-        for index in range(start + 1, len(body)):
-            statement = body[index]
-            if self._is_barrier(script, statement):
-                break
-            if _imports(statement) or self._sets_environment(statement):
-                anchor, gap = index, 0
-            elif isinstance(statement, ast.Expr | ast.Assign | ast.AnnAssign) and gap < 3:
-                gap += 1
-            else:
-                break
-        late = [s for s in body[anchor + 1:] if self._sets_environment(s)]
-        if late:
-            at = body.index(late[-1])
-            if any(self._is_barrier(script, s) for s in body[anchor + 1:at]):
-                self.refuse(script, late[-1], "which GPUs are used is set here, after layers are made: the policy looks for "
-                            "GPUs")
-                return None
-            anchor = at
-        if (inner := self._environment_in_function(body)) is not None:
-            return inner
-        if self.refusals:
-            return None
-        follower = body[anchor + 1] if anchor + 1 < len(body) else None
-        return _Place(body[anchor], True, _gap(body[anchor], follower) if follower else 0)
-
-    def _place_guarded(self, body: list[ast.stmt], start: int, attempt: ast.Try) -> _Place | None:
-        """TensorFlow may be absent: inside the one condition under which layers are made."""
-        makers = [s for s in body[start + 1:] if self._builds(self.script, s)]
-        if len(makers) == 1 and isinstance(makers[0], ast.If) and not is_main_guard(makers[0]) \
-                and not any(self._builds(self.script, s) for s in makers[0].orelse):
-            return _Place(makers[0].body[0], False)
-        self.refuse(self.script, attempt, "TensorFlow may be absent here: no one condition holds everything that uses it")
-        return None
-
-    def _sets_environment(self, statement: ast.stmt) -> bool:
-        """Chooses GPUs for a policy that looks for them (Keras 2, float16)."""
-        return self.keras2 and self.float16 and not isinstance(
-            statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and any(
-            _chooses_gpus(n) for n in module_level(statement))
-
-    def _environment_in_function(self, body: list[ast.stmt]) -> _Place | None:
-        if not (self.keras2 and self.float16):
-            return None
-        script = self.script
-        for node in ast.walk(script.tree):
-            if not _chooses_gpus(node) or not self.reach.contains(script, node):
-                continue
-            function = script.function_of(node)
-            if not isinstance(function, ast.FunctionDef):
-                continue
-            statement: ast.AST = node
-            while script.parents[statement] is not function:
-                statement = script.parents[statement]
-            assert isinstance(statement, ast.stmt)
-            at = function.body.index(statement)
-            inside = any(function in script.enclosing(s.call, *FUNCTIONS) for s in self._sites(*_TRAIN)
-                         if s.script is script)
-            if inside and not any(self._builds(script, s) for s in [*function.body[:at], *body]
-                                  if not isinstance(s, ast.FunctionDef | ast.ClassDef) and not self._calls(s, function)):
-                follower = function.body[at + 1] if at + 1 < len(function.body) else None
-                return _Place(statement, True, _gap(statement, follower) if follower else 0)
-            self.refuse(script, node, "which GPUs are used is set here, after the policy would have looked for GPUs")
-            return None
-        return None
-
-    def _calls(self, statement: ast.stmt, function: ast.FunctionDef) -> bool:
-        return any(isinstance(n, ast.Name) and n.id == function.name for n in module_level(statement))
-
-    def _is_barrier(self, script: Script, statement: ast.stmt) -> bool:
-        """May layers be made by this statement?"""
-        if isinstance(statement, ast.Import | ast.ImportFrom):
-            return any(self._import_builds(script, symbol, surely=False) for symbol in _symbols(statement))
-        return self._builds(script, statement)
-
-    def _surely_builds(self, script: Script, statement: ast.stmt) -> bool:
-        if isinstance(statement, ast.Import | ast.ImportFrom):
-            return any(self._import_builds(script, symbol, surely=True) for symbol in _symbols(statement))
-        return self._builds(script, statement)
-
-    def _import_builds(self, script: Script, symbol: str, *, surely: bool, seen: frozenset[Script] = frozenset()) -> bool:
-        found = script.project.resolve(script, symbol)
-        if found is not None:
-            other = found[0]
-            if other in seen:
-                return False
-            return any(self._builds(other, s) or (isinstance(s, ast.Import | ast.ImportFrom) and any(
-                self._import_builds(other, inner, surely=surely, seen=seen | {other}) for inner in _symbols(s)))
-                for s in other.tree.body if not is_main_guard(s))
-        root = symbol.split(".")[0]
-        return not surely and root not in sys.stdlib_module_names and root not in _HARMLESS
-
-    def _builds(self, script: Script, statement: ast.AST, seen: frozenset[ast.AST] = frozenset()) -> bool:
-        for node in module_level(statement):
-            if not isinstance(node, ast.Call):
-                continue
-            if any(v.kind in ("layer", "model") and v.node is node for v in script.values(node)):
-                return True
-            for part in (node.func, *node.args, *(k.value for k in node.keywords)):
-                for callee in script.values(part) if isinstance(part, ast.Name | ast.Attribute) else ():
-                    body = callee.node
-                    if callee.kind in ("function", "class", "method") and callee.script is not None and body not in seen \
-                            and isinstance(body, ast.FunctionDef | ast.ClassDef | ast.Lambda) \
-                            and self._builds_inside(callee.script, body, seen | {body}):
-                        return True
-        return False
-
-    def _builds_inside(self, script: Script, node: ast.AST, seen: frozenset[ast.AST]) -> bool:
-        body = node.body if isinstance(node, ast.FunctionDef) else ast.walk(node)
-        if isinstance(node, ast.ClassDef):
-            body = [s for f in node.body if isinstance(f, ast.FunctionDef) for s in f.body]
-        elif isinstance(node, ast.Lambda):
-            body = [node.body]
-        return any(self._builds(script, s, seen) for s in body)
 
 
-# -- helpers ---------------------------------------------------------------------------------------------------------
+# -- helpers -------------------------------------------------------------------------------------------------
 
-_WATCHED = frozenset("set_floatx set_epsilon GradientTape gradients function Session InteractiveSession".split())
+_WATCHED = frozenset(
+    "set_floatx set_epsilon GradientTape gradients function Session InteractiveSession".split()
+)
 
 
 def _needed(tail: tuple[Value, ...], whole: bool) -> Iterator[Value]:
@@ -882,7 +957,9 @@ def _squashes(layer: Value) -> bool:
     if layer.keras != "layers.Activation" or layer.script is None:
         return False
     given = activation_of(layer)
-    names = [v.literal if v.kind == "constant" else v.name.rpartition(".")[2] for v in layer.script.values(given)]
+    names = [
+        v.literal if v.kind == "constant" else v.name.rpartition(".")[2] for v in layer.script.values(given)
+    ]
     return bool(names) and all(n in _SQUASHING for n in names)
 
 
@@ -892,8 +969,11 @@ def _is_merge(value: Value) -> bool:
 
 
 def _is_loaded(model: Value) -> bool:
-    return model.kind == "model" and model.cls is None and (
-        "load" in model.name or "_from_" in model.name or "pretrained" in model.name)
+    return (
+        model.kind == "model"
+        and model.cls is None
+        and ("load" in model.name or "_from_" in model.name or "pretrained" in model.name)
+    )
 
 
 def _takes_dtype(script: Script, cls: ast.ClassDef) -> bool:
@@ -905,7 +985,11 @@ def _takes_dtype(script: Script, cls: ast.ClassDef) -> bool:
     splat = function.args.kwarg.arg if function.args.kwarg else None
     named = any(a.arg == "dtype" for a in [*function.args.args, *function.args.kwonlyargs])
     for node in ast.walk(function):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "__init__":
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr == "__init__"
+        ):
             for keyword in node.keywords:
                 if keyword.arg is None and isinstance(keyword.value, ast.Name) and keyword.value.id == splat:
                     return True
@@ -914,20 +998,8 @@ def _takes_dtype(script: Script, cls: ast.ClassDef) -> bool:
     return False
 
 
-def _exact(number: float, float16: bool) -> bool:
-    """Is the number the same in 16 bits?"""
-    import struct
-
-    if number == 0:
-        return True
-    if float16:
-        return abs(number) <= HUGE and struct.unpack("<e", struct.pack("<e", number))[0] == number
-    (bits,) = struct.unpack("<I", struct.pack("<f", number))
-    return bits & 0xFFFF == 0 and struct.unpack("<f", struct.pack("<f", number))[0] == number
-
-
 def _large_numbers(script: Script, start: ast.expr) -> Iterator[tuple[ast.expr, float]]:
-    """Numbers above float16's range that the values of an array are made with, as far as names lead back to them."""
+    """Numbers above float16's range that an array is made with, as far as names lead back to them."""
     todo: list[tuple[ast.expr, int]] = [(start, 0)]
     seen: set[ast.AST] = set()
     while todo:
@@ -956,9 +1028,16 @@ def _large_numbers(script: Script, start: ast.expr) -> Iterator[tuple[ast.expr, 
             case ast.Call(func=ast.Attribute() as func):
                 name = script.called(expr)
                 if name in ("numpy.random.uniform", "numpy.random.normal", "numpy.linspace") or (
-                        func.attr in ("uniform", "normal") and not name):
-                    for argument in [*expr.args[:2], *(k.value for k in expr.keywords if k.arg in (
-                            "low", "high", "loc", "scale", "start", "stop"))]:
+                    func.attr in ("uniform", "normal") and not name
+                ):
+                    for argument in [
+                        *expr.args[:2],
+                        *(
+                            k.value
+                            for k in expr.keywords
+                            if k.arg in ("low", "high", "loc", "scale", "start", "stop")
+                        ),
+                    ]:
                         number = script.number(argument)
                         if number is not None and abs(number) > HUGE:
                             yield argument, number
@@ -973,72 +1052,44 @@ def _large_numbers(script: Script, start: ast.expr) -> Iterator[tuple[ast.expr, 
                 todo.append((expr.value, depth + 1))
 
 
+def _is_float(script: Script, start: ast.expr) -> bool:
+    """Is an array made float by a cast that can be seen?"""
+    todo, seen = [start], set()
+    while todo:
+        expr = todo.pop()
+        if expr in seen:
+            continue
+        seen.add(expr)
+        if isinstance(expr, ast.Name):
+            todo.extend(
+                b.value
+                for b in script.names.reaching(expr)
+                if b.kind == "assign" and b.value is not None and not b.path
+            )
+        elif isinstance(expr, ast.Subscript):
+            todo.append(expr.value)
+        elif isinstance(expr, ast.Call) and isinstance(expr.func, ast.Attribute):
+            if expr.func.attr == "astype" and expr.args:
+                return "float" in ast.unparse(expr.args[0])
+            if expr.func.attr in ("reshape", "copy"):
+                todo.append(expr.func.value)
+    return False
+
+
 def _is_backend(script: Script, text: ast.Constant) -> bool:
     """The value in `os.environ["KERAS_BACKEND"] = "jax"`."""
-    return any(isinstance(n, ast.Constant) and n.value == "KERAS_BACKEND" for n in ast.walk(script.statement(text)))
-
-
-def _imports(statement: ast.stmt) -> bool:
-    if isinstance(statement, ast.Import | ast.ImportFrom):
-        return True
-    return isinstance(statement, ast.Try) and any(isinstance(s, ast.Import | ast.ImportFrom) for s in statement.body)
-
-
-def _symbols(statement: ast.Import | ast.ImportFrom) -> Iterable[str]:
-    if isinstance(statement, ast.Import):
-        return [a.name for a in statement.names]
-    module = "." * statement.level + (statement.module or "")
-    return [f"{module}{'' if module.endswith('.') else '.'}{a.name}" if a.name != "*" else module
-            for a in statement.names]
-
-
-def _is_text(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
-
-
-def _always_imports(script: Script, attempt: ast.Try) -> bool:
-    """Every way through the `try` either imports TensorFlow or ends the program."""
-    for handler in attempt.handlers:
-        last = handler.body[-1]
-        if isinstance(last, ast.Raise):
-            continue
-        if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call) \
-                and ast.unparse(last.value.func) in ("sys.exit", "exit", "quit", "os._exit"):
-            continue
-        if any(isinstance(s, ast.Import | ast.ImportFrom) and any(
-                catalog.in_module(catalog.canonical(n), "tensorflow") or n.split(".")[0] in ("keras", "tf_keras")
-                for n in _symbols(s)) for s in handler.body):
-            continue
-        return False
-    return True
-
-
-def _chooses_gpus(node: ast.AST) -> bool:
-    """`os.environ["CUDA_VISIBLE_DEVICES"] = ...`, in any spelling."""
-    key: ast.expr | None = None
-    match node:
-        case ast.Assign(targets=[ast.Subscript(value=ast.Attribute(attr="environ") | ast.Name(id="environ"))]):
-            target = node.targets[0]
-            assert isinstance(target, ast.Subscript)
-            key = target.slice
-        case ast.Call(func=ast.Attribute(attr="setdefault" | "update", value=ast.Attribute(attr="environ")), args=[_, *_]):
-            key = node.args[0]
-        case ast.Call(func=ast.Attribute(attr="putenv"), args=[_, *_]):
-            key = node.args[0]
-    return isinstance(key, ast.Constant) and str(key.value).startswith(("CUDA_", "NVIDIA_", "ROCR_", "HIP_", "TF_"))
-
-
-def _gap(before: ast.stmt, after: ast.stmt) -> int:
-    """Blank lines to put between the imports and the policy: one, where the script has some there."""
-    first = min([after.lineno, *(d.lineno for d in getattr(after, "decorator_list", []))])
-    return int(first - (before.end_lineno or before.lineno) > 1)
+    return any(
+        isinstance(n, ast.Constant) and n.value == "KERAS_BACKEND" for n in ast.walk(script.statement(text))
+    )
 
 
 def _quote(script: Script) -> str:
     """The quotes that most of a file's strings have."""
     found = {'"': 0, "'": 0}
     try:
-        for token in tokenize.generate_tokens(io.StringIO(script.source.text.lstrip("\ufeff"), newline="").readline):
+        for token in tokenize.generate_tokens(
+            io.StringIO(script.source.text.lstrip("\ufeff"), newline="").readline
+        ):
             if token.type == tokenize.STRING and not token.string.endswith(('"""', "'''")):
                 found[token.string[-1]] += 1
     except (tokenize.TokenError, IndentationError):

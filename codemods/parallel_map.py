@@ -16,12 +16,12 @@ from rewriter.script import Script
 def parallel_map(script: Script) -> Iterator[Finding]:
     """Run `Dataset.map` on all CPU cores, in the same order.
 
-    Why: a serial map prepares one element at a time while the accelerator waits for the batch. `num_parallel_calls`
-    works on several elements at once and hands them on in their order.
+    Why: a serial map prepares one element at a time while the accelerator waits for the batch.
+    `num_parallel_calls` works on several elements at once and hands them on in their order.
 
-    Not applied: the order of the calls can be noticed. The mapped function draws random numbers and a seed is set,
-    runs Python code through `tf.py_function` or `tf.numpy_function`, changes a variable or a table, prints, or calls
-    something that cannot be seen. Also where the options of the pipeline give up the order of parallel stages.
+    Not applied: the order of the calls can be noticed. The mapped function draws random numbers and a seed is
+    set, runs Python code through `tf.py_function` or `tf.numpy_function`, changes a variable or a table,
+    prints, or calls something that cannot be seen. Also where the pipeline's options give up the order.
 
     Before:
         import tensorflow as tf
@@ -52,9 +52,9 @@ def parallel_map(script: Script) -> Iterator[Finding]:
         if not script.is_dataset(call.func.value):
             yield Refusal(call, "it is not always called on a dataset")
         elif option := nondeterministic(script):
-            yield Refusal(call, f"`deterministic` is False (line {option}): parallel stages would change the order")
+            yield Refusal(call, f"`deterministic` is False (line {option}): the order would change")
         elif reason := order_matters(script, function, seen=program_seen(script, call)):
             yield Refusal(call, reason)
         else:
             yield Fix(call, "map runs on all CPU cores and keeps the order" + reseeds(script),
-                      [SetKeyword(call, "num_parallel_calls", "{%s}" % script.autotune)])
+                      [SetKeyword(call, "num_parallel_calls", f"{{{script.autotune}}}")])

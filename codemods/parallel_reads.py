@@ -8,7 +8,16 @@ from collections.abc import Iterator
 
 from rewriter.codemod import Finding, Fix, Refusal, codemod
 from rewriter.edits import Edit, Rename, Replace, SetKeyword
-from rewriter.pipelines import READERS, Route, in_function_of, nondeterministic, program_seen, role, routes, stages
+from rewriter.pipelines import (
+    READERS,
+    Route,
+    in_function_of,
+    nondeterministic,
+    program_seen,
+    role,
+    routes,
+    stages,
+)
 from rewriter.purity import order_matters, reseeds, seeds
 from rewriter.script import Script
 from rewriter.values import Value
@@ -27,25 +36,30 @@ _BY_PLACE = {
     "take_while": "`take_while` ends at an element", "snapshot": "`snapshot` keeps the order in a file",
 }
 _PLURAL = re.compile(r"(files|paths|names|shards|records|globs|fns)(_list)?$", re.IGNORECASE)
-_LISTS = frozenset("glob.glob glob.iglob os.listdir builtins.sorted builtins.list tensorflow.io.gfile.glob "
-                   "tensorflow.gfile.Glob tensorflow.io.match_filenames_once tensorflow.train.match_filenames_once "
-                   "tensorflow.io.matching_files tensorflow.matching_files tensorflow.placeholder "
-                   "tensorflow.io.gfile.listdir tensorflow.gfile.ListDirectory".split())
+_LISTS = frozenset(
+    "glob.glob glob.iglob os.listdir builtins.sorted builtins.list tensorflow.io.gfile.glob "
+    "tensorflow.gfile.Glob tensorflow.io.match_filenames_once tensorflow.train.match_filenames_once "
+    "tensorflow.io.matching_files tensorflow.matching_files tensorflow.placeholder "
+    "tensorflow.io.gfile.listdir tensorflow.gfile.ListDirectory".split())
+#: What `Dataset.apply` may be given without making the order of the records matter.
+_APPLIED = frozenset(
+    "shuffle_and_repeat map_and_batch unbatch ignore_errors prefetch_to_device copy_to_device "
+    "dense_to_ragged_batch bucket_by_sequence_length".split())
 
 
 @codemod(level=1, phase="input")
 def parallel_reads(script: Script) -> Iterator[Finding]:
     """Read several files at the same time instead of one after the other.
 
-    Why: one file is read at the speed of one connection or disk queue while the accelerator waits. Several at a time
-    change the order of the records, which cannot matter to training when they are shuffled afterwards.
+    Why: one file is read at the speed of one connection or disk queue while the accelerator waits. Several at
+    a time change the order of the records, which cannot matter to training when they are shuffled afterwards.
 
-    An `interleave` with a `cycle_length` keeps its order and only gets `num_parallel_calls`. Files that are read one
-    after the other are interleaved; that is done from -O1 where the records are shuffled before they are batched and
-    no seed is set, or are only evaluated, and else from -O2.
+    An `interleave` with a `cycle_length` keeps its order and only gets `num_parallel_calls`. Files that are
+    read one after the other are interleaved: from -O1 where the records are shuffled before they are batched
+    and no seed is set, or where they are only evaluated, and from -O2 elsewhere.
 
-    Not applied: something depends on the order of the records: `zip`, `skip`, `take`, `enumerate`, `window`, a cache
-    in a file, predictions, a loop that does not train, or a use that cannot be followed.
+    Not applied: something depends on the order of the records: `zip`, `skip`, `take`, `enumerate`, `window`,
+    a cache in a file, predictions, a loop that does not train, or a use that cannot be followed.
 
     Before:
         import tensorflow as tf
@@ -86,11 +100,11 @@ def _reader(script: Script, call: ast.Call) -> Iterator[Finding]:
         yield Refusal(call, reason)
     elif level == 1:
         yield Fix(call, "several files are read at a time", [
-            SetKeyword(call, "num_parallel_reads", "{%s}" % script.autotune)])
+            SetKeyword(call, "num_parallel_reads", f"{{{script.autotune}}}")])
     else:
         at_once = min(number or FIXED_READS, FIXED_READS)
-        yield Fix(call, "several files are read at a time, in another order of the records" + reseeds(script), [
-            SetKeyword(call, "num_parallel_reads", str(at_once))], level)
+        what = "several files are read at a time, in another order of the records" + reseeds(script)
+        yield Fix(call, what, [SetKeyword(call, "num_parallel_reads", str(at_once))], level)
 
 
 def _interleave(script: Script, call: ast.Call) -> Iterator[Finding]:
@@ -104,12 +118,12 @@ def _interleave(script: Script, call: ast.Call) -> Iterator[Finding]:
     elif script.constant(cycle) == 1:
         return
     elif option := nondeterministic(script):
-        yield Refusal(call, f"`deterministic` is False (line {option}): parallel reads would change the order")
+        yield Refusal(call, f"`deterministic` is False (line {option}): the order would change")
     elif reason := order_matters(script, function, seen=program_seen(script, call)):
         yield Refusal(call, reason)
     else:
         yield Fix(call, "the files of a cycle are read at the same time, in the same order" + reseeds(script),
-                  [SetKeyword(call, "num_parallel_calls", "{%s}" % script.autotune)])
+                  [SetKeyword(call, "num_parallel_calls", f"{{{script.autotune}}}")])
 
 
 def _one_after_the_other(script: Script, call: ast.Call) -> Iterator[Finding]:
@@ -137,18 +151,18 @@ def _one_after_the_other(script: Script, call: ast.Call) -> Iterator[Finding]:
         edits.append(Replace(cycle, at_once))
     else:
         edits.append(SetKeyword(call, "cycle_length", at_once))
-    edits.append(SetKeyword(call, "num_parallel_calls", "{%s}" % script.autotune))
-    if level == 1 and script.target.since(2, 2):
+    edits.append(SetKeyword(call, "num_parallel_calls", f"{{{script.autotune}}}"))
+    if level == 1 and script.target.since(2, 2) and not seeds(script):
         edits.append(SetKeyword(call, "deterministic", "False"))
     what = "several files are read at a time" + (", in another order of the records" if level > 1 else "")
     yield Fix(call, what + reseeds(script), edits, level)
 
 
-# -- how many files -----------------------------------------------------------------------------------------------
+# -- how many files -----------------------------------------------------------------------------------------
 
 
 def _number_of_files(script: Script, node: ast.expr) -> int | None:
-    """How many files an argument names: 1 also where nothing says that there are several, None for an open number."""
+    """How many files an argument names: 1 where nothing says that there are more, None for an open number."""
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
         return None if _number_of_files(script, node.value) != 1 else 1
     numbers: list[int | None] = []
@@ -162,7 +176,8 @@ def _number_of_files(script: Script, node: ast.expr) -> int | None:
             numbers.append(None)
         elif isinstance(value.node, ast.Subscript) and value.node is not node and value.script:
             numbers.append(_number_of_files(value.script, value.node))
-        elif value.kind in ("unknown", "parameter", "array", "method") and _PLURAL.search(name):
+        elif _PLURAL.search(name) and value.name not in ("os.path.join", "str") and value.kind in (
+                "unknown", "parameter", "array", "method", "symbol", "object"):
             numbers.append(None)
         else:
             numbers.append(1)
@@ -175,20 +190,22 @@ def _elements(dataset: Value) -> int | None:
     source = stages(dataset)[0]
     if source.name == "tensorflow.data.Dataset.from_tensor_slices" and source.script and isinstance(
             source.node, ast.Call) and source.node.args:
-        lengths = {v.length if v.kind == "sequence" else None for v in source.script.values(source.node.args[0])}
+        tensors = source.script.values(source.node.args[0])
+        lengths = {v.length if v.kind == "sequence" else None for v in tensors}
         return lengths.pop() if len(lengths) == 1 else None
     return None
 
 
 def _results(script: Script, function: ast.expr | None) -> list[Value]:
-    """What a function given to `interleave` or `flat_map` may return; a reader's class returns such a dataset."""
+    """What a function given to `interleave` or `flat_map` may return, a reader's class among them."""
     found: list[Value] = []
     for value in script.values(function):
         if value.kind == "symbol":
             found.append(Value("dataset", value.node, script, value.name))
         elif value.kind in ("function", "method") and value.script and value.node is not None:
-            bodies = [value.node.body] if isinstance(value.node, ast.Lambda) else value.script.returns(value.node)
-            found += [v for body in bodies for v in value.script.values(body)]
+            node, owner = value.node, value.script
+            bodies = [node.body] if isinstance(node, ast.Lambda) else owner.returns(node)
+            found += [v for body in bodies for v in owner.values(body)]
         else:
             found.append(value)
     return found
@@ -206,11 +223,11 @@ def _does_work(script: Script, function: ast.expr) -> bool:
                or any(s.name == "map" for s in stages(v)) for v in results)
 
 
-# -- whether the order matters ------------------------------------------------------------------------------------
+# -- whether the order matters ------------------------------------------------------------------------------
 
 
 def _is_read(script: Script, call: ast.Call) -> bool:
-    """Something may read all of it; what is only looked at or predicted on is none of this codemod's business."""
+    """Something may read all of it; what is only looked at or predicted on gains nothing."""
     return any(role(route.end) not in (None, "prediction", "preprocessing") for route in routes(script, call))
 
 
@@ -239,8 +256,7 @@ def _order_on(route: Route, seeded: bool) -> tuple[int, str]:
         if name == "apply":
             applied = arguments.get("transformation_func")
             name = script.called(applied).rpartition(".")[2] if isinstance(applied, ast.Call) else ""
-            if name not in ("shuffle_and_repeat", "map_and_batch", "unbatch", "ignore_errors", "prefetch_to_device",
-                            "copy_to_device", "dense_to_ragged_batch", "bucket_by_sequence_length"):
+            if name not in _APPLIED:
                 return 0, f"what `apply` does is not seen {where}"
         if name in _BY_PLACE:
             return 0, f"{_BY_PLACE[name]} {where}"
@@ -275,11 +291,13 @@ def _order_on(route: Route, seeded: bool) -> tuple[int, str]:
         return 0, f"`{end.name}` gives its results in this order {where}"
     if random_order:
         return 1, ""
-    if end.kind in ("validate", "evaluate"):
+    if end.kind in ("validate", "evaluate", "input_fn"):
+        assert isinstance(end.call, ast.Call)
         steps = "validation_steps" if end.kind == "validate" else "steps"
-        given = end.script.bind(end.call, f"Model.{end.name}").get(steps) if isinstance(end.call, ast.Call) else None
-        if given is not None and not _is_none(end.script, given):
-            return 0, f"`{steps}` stops after the first batches {where}"
+        given = end.script.bind(end.call, f"Model.{end.name}").get(steps)
+        spec = end.kind == "input_fn" and given is None and "EvalSpec" in ast.dump(end.call.func)
+        if spec or (given is not None and not _is_none(end.script, given)):
+            return 0, f"`{steps}` ends it after the first batches {where}"
         return 1, ""
     return 0, f"the {'loop' if end.kind == 'loop' else 'code'} that reads it does so in order {where}"
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from rewriter import catalog
 from rewriter.codemod import Finding, Fix, Refusal, codemod
 from rewriter.edits import Chain
-from rewriter.pipelines import Use, consumers, prefetched, stages, uses
+from rewriter.pipelines import PASSING, Use, consumers, prefetched, stages, uses
 from rewriter.purity import reseeds
 from rewriter.script import Script
 from rewriter.values import Value
@@ -21,11 +21,11 @@ _TELLING = frozenset({"batch", "padded_batch", "unbatch", "prefetch"})
 def prefetch(script: Script) -> Iterator[Finding]:
     """End training and validation datasets in `prefetch(AUTOTUNE)`.
 
-    Why: without it the accelerator waits while the next batch is read and decoded. TensorFlow 2.11 and later add a
-    prefetch of their own to every pipeline that ends without one; there the line only makes it visible.
+    Why: without it the accelerator waits while the next batch is read and decoded. TensorFlow 2.11 and later
+    add a prefetch of their own to every pipeline that ends without one; there the line only makes it visible.
 
-    The stage is put where the pipeline ends, after the last batch or repeat. Where the dataset is used for something
-    else as well (`ds.class_names`, a further stage), it is put where the dataset is trained on.
+    The stage is put where the pipeline ends, after the last batch or repeat. Where the dataset is used for
+    something else as well (`ds.class_names`, a further stage), it is put where the dataset is trained on.
 
     Not applied: the dataset cannot be followed to where it is made, or it already ends in a prefetch.
 
@@ -48,19 +48,20 @@ def prefetch(script: Script) -> Iterator[Finding]:
         datasets = [v for v in values if v.kind == "dataset" and v.node is not None]
         if not datasets:
             if any(_looks_like_dataset(v) for v in values):
+                name = script.autotune.replace("tensorflow", "tf")
                 yield Refusal(use.node, "the dataset cannot be followed to where it is made",
-                              f"let it end in .prefetch({script.autotune.replace('tensorflow', 'tf')}) by hand")
+                              f"let it end in .prefetch({name}) by hand")
             continue
         ready = [v for v in datasets if prefetched(v)]
-        behind = {stage.node for v in ready for stage in stages(v)}  # its owner decides when it is prefetched
+        behind = {stage.node for v in ready for stage in stages(v)}  # the owner decides when it is prefetched
         rest = [v for v in datasets if v not in ready and v.node not in behind and not _is_counter(v)]
         for place in _places(script, use, rest, alone=len(rest) == len(values)):
             owner = script.project.owner(place)
-            yield Fix(place, _message(owner), [Chain(place, "prefetch({%s})" % owner.autotune)])
+            yield Fix(place, _message(owner), [Chain(place, f"prefetch({{{owner.autotune}}})")])
 
 
 def _places(script: Script, use: Use, datasets: list[Value], alone: bool) -> list[ast.expr]:
-    """The expressions to call `prefetch` on. `alone`: what is used there is one of these datasets for certain."""
+    """The expressions to call `prefetch` on. `alone`: what is used is one of these datasets for certain."""
     at_use = use.kind in ("fit", "validate", "evaluate") and alone
     if alone and len({v.node for v in datasets}) > 1:
         meeting = _meeting(script, use, datasets)
@@ -70,6 +71,7 @@ def _places(script: Script, use: Use, datasets: list[Value], alone: bool) -> lis
             return [use.node]
     found: list[ast.expr] = []
     for dataset in datasets:
+        dataset = _without_header(use, dataset)
         owner, node = dataset.script, dataset.node
         assert owner is not None
         if isinstance(node, ast.Call) and owner.is_dataset(node) and _is_end(owner, node, at_use):
@@ -79,13 +81,23 @@ def _places(script: Script, use: Use, datasets: list[Value], alone: bool) -> lis
     return found
 
 
+def _without_header(use: Use, dataset: Value) -> Value:
+    """`for batch in ds.take(10)`: the dataset whose elements are counted off in the header of the loop."""
+    header = set(ast.walk(use.call.iter)) if isinstance(use.call, ast.For) else set()
+    while dataset.name in PASSING and dataset.node in header and dataset.base is not None \
+            and dataset.base.kind == "dataset" and isinstance(dataset.base.node, ast.expr):
+        dataset = dataset.base
+    return dataset
+
+
 def _meeting(script: Script, use: Use, datasets: list[Value]) -> tuple[Script, ast.expr] | None:
     """Where the branches of a function come together: the expression that it returns."""
     nodes = {v.node for v in datasets}
     for value in datasets[:1]:
         assert value.script is not None and value.node is not None
         for owner, expr in value.script.flow(value.node):
-            if isinstance(owner.parents.get(expr), ast.Return) and {v.node for v in owner.values(expr)} == nodes \
+            if isinstance(owner.parents.get(expr), ast.Return) \
+                    and {v.node for v in owner.values(expr)} == nodes \
                     and any(u.call is use.call and u.node is use.node for u in uses(owner, expr)):
                 return owner, expr
     return None
@@ -96,11 +108,11 @@ def _goes_on_to_prefetch(script: Script, node: ast.expr) -> bool:
 
 
 def _is_end(script: Script, node: ast.expr, at_use: bool) -> bool:
-    """Whether a prefetch may follow this expression: the pipeline ends there and no attribute of it is needed.
+    """Whether a prefetch may follow this expression: the pipeline ends there, no attribute is needed.
 
-    `at_use`: it can be put where the dataset is used instead, and that is the better place if further stages follow.
+    `at_use`: it can be put where the dataset is used instead, which is better if further stages follow.
     """
-    if script.path not in script.project.editable or _goes_on_to_prefetch(script, node):
+    if _goes_on_to_prefetch(script, node):
         return False
     later = uses(script, node)
     if any(u.kind == "attribute" and u.name in catalog.DATASET_EXTRAS for u in later):
@@ -111,7 +123,8 @@ def _is_end(script: Script, node: ast.expr, at_use: bool) -> bool:
 
 def _looks_like_dataset(value: Value) -> bool:
     call = value.node
-    return value.kind in ("unknown", "parameter") and isinstance(call, ast.Call) and isinstance(
+    outside = value.kind in ("unknown", "parameter") or (value.kind == "object" and value.cls is None)
+    return outside and isinstance(call, ast.Call) and isinstance(
         call.func, ast.Attribute) and call.func.attr in _TELLING
 
 

@@ -6,6 +6,7 @@ import ast
 import math
 from collections.abc import Iterator
 
+from codemods.xla import final_batches, will_cut
 from rewriter.codemod import Finding, Fix, Refusal, codemod
 from rewriter.edits import SetKeyword
 from rewriter.script import Script
@@ -157,6 +158,7 @@ def _batches_of(run: Run) -> str:
 def _steps(training: Training) -> list[int] | str:
     """The numbers that N must divide, or which of them is not known."""
     script, numbers = training.script, []
+    cut = will_cut(training)
     runs = list(training.fits)
     for run in training.tests:
         # Keras 3 rounds a number that is given up to a multiple of N; before 3.7 it may also lose the rest of a test.
@@ -171,5 +173,6 @@ def _steps(training: Training) -> list[int] | str:
             )
             why = run.steps.why or "there are none"
             return f"the number of {_batches_of(run)}{line} is not known: {why}"
-        numbers.append(int(run.steps.number))
+        left_out = run.purpose == "fit" and any(b is not None and b.node in cut for b in final_batches(run))
+        numbers.append(int(run.steps.number) - left_out)
     return numbers

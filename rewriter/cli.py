@@ -6,7 +6,7 @@ import gc
 import os
 import sys
 
-#: A file without any of these words has nothing for tfboost to do, unless it asks tfboost to ignore something.
+#: A file without any of these words gives tfboost nothing to do.
 _WORDS = (b"tensorflow", b"keras", b"horovod", b"tfboost:")
 
 
@@ -20,7 +20,7 @@ def main() -> None:
 
 
 def _nothing_to_do(arguments: list[str]) -> bool:
-    """Answer for files without TensorFlow, as a commit hook mostly gets them, six times faster than Typer starts."""
+    """Answer for files without TensorFlow, which commit hooks mostly get, before Typer would have started."""
     command, given = (arguments or [""])[0], arguments[1:]
     paths = [argument for argument in given if argument != "--in-place"]
     if command not in ("check", "rewrite") or not paths or any(path.startswith("-") for path in paths):

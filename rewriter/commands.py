@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -19,38 +20,97 @@ if TYPE_CHECKING:
     from .codemod import Codemod
 
 app = typer.Typer(
-    name="tfboost", rich_markup_mode=None, add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
+    name="tfboost",
+    rich_markup_mode=None,
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Rewrite TensorFlow/Keras training scripts to run faster, and explain every change.",
     epilog="Exit codes: 0 done, or nothing to do; 1 `check` found something; "
-           "2 a file could not be handled, or the usage is wrong.")
+    "2 a file could not be handled, or the usage is wrong.",
+)
 
-Paths = Annotated[list[Path], typer.Argument(
-    metavar="PATH...", help="Scripts, folders (every *.py below), or - for standard input.", show_default=False)]
-Level = Annotated[int | None, typer.Option(
-    "-O", "--level", min=1, max=3, metavar="1|2|3", show_default=False,
-    help="1: same numbers; 2: same training, lower precision or compiled; 3: other optimizer or batch. [default: 2]")]
-Select = Annotated[list[str] | None, typer.Option(
-    metavar="NAME,...", help="Only these codemods, whatever their level.", show_default=False)]
-Ignore = Annotated[list[str] | None, typer.Option(metavar="NAME,...", help="Not these codemods.", show_default=False)]
-AmpDtype = Annotated[str | None, typer.Option(
-    metavar="|".join(AMP_DTYPES), show_default=False,
-    help="Of mixed precision. [default: float16; bfloat16 on a CPU and on Ampere or newer GPUs]")]
-TargetName = Annotated[str | None, typer.Option(
-    "--target", metavar="tf2.15|tf1.15|keras3|auto", show_default=False,
-    help="What the script will run on. [default: auto, from --python, requirement files, then the script's idioms]")]
-Python = Annotated[str | None, typer.Option(
-    metavar="PYTHON", help="The interpreter that will run the script: its packages tell the target.",
-    show_default=False)]
-Jobs = Annotated[int | None, typer.Option(
-    "-j", "--jobs", min=1, metavar="N", help="Worker processes. [default: as many as CPU cores]", show_default=False)]
+Paths = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="PATH...",
+        help="Scripts, folders (every *.py below), or - for standard input.",
+        show_default=False,
+    ),
+]
+Level = Annotated[
+    int | None,
+    typer.Option(
+        "-O",
+        "--level",
+        min=1,
+        max=3,
+        metavar="1|2|3",
+        show_default=False,
+        help="1: same numbers; 2: same training, lower precision or compiled; "
+        "3: other optimizer or batch. [default: 2]",
+    ),
+]
+Select = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME,...", help="Only these codemods, whatever their level.", show_default=False),
+]
+Ignore = Annotated[
+    list[str] | None, typer.Option(metavar="NAME,...", help="Not these codemods.", show_default=False)
+]
+AmpDtype = Annotated[
+    str | None,
+    typer.Option(
+        metavar="|".join(AMP_DTYPES),
+        show_default=False,
+        help="Of mixed precision. [default: float16; bfloat16 on a CPU and on Ampere or newer GPUs]",
+    ),
+]
+TargetName = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        metavar="tf2.15|tf1.15|keras3|auto",
+        show_default=False,
+        help="What the script will run on. [default: auto, from --python, requirement files, then "
+        "the script's idioms]",
+    ),
+]
+Python = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PYTHON",
+        help="The interpreter that will run the script: its packages tell the target.",
+        show_default=False,
+    ),
+]
+Jobs = Annotated[
+    int | None,
+    typer.Option(
+        "-j",
+        "--jobs",
+        min=1,
+        metavar="N",
+        help="Worker processes. [default: as many as CPU cores]",
+        show_default=False,
+    ),
+]
 Format = Annotated[str, typer.Option("--format", metavar="text|json", help="Of the report.")]
 
 
 @app.callback(invoke_without_command=False)
-def _tfboost(version: Annotated[bool, typer.Option(
-        "--version", help="Show the version and exit.", is_eager=True,
-        callback=lambda wanted: _version() if wanted else None)] = False) -> None:
+def _tfboost(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            help="Show the version and exit.",
+            is_eager=True,
+            callback=lambda wanted: _version() if wanted else None,
+        ),
+    ] = False,
+) -> None:
     pass
 
 
@@ -62,13 +122,26 @@ def _version() -> NoReturn:
 @app.command()
 def rewrite(
     paths: Paths,
-    output: Annotated[Path | None, typer.Option(
-        "-o", "--output", metavar="OUT", show_default=False,
-        help="Write the result there: a file for one script, a folder for several.")] = None,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="OUT",
+            show_default=False,
+            help="Write the result there: a file for one script, a folder for several.",
+        ),
+    ] = None,
     in_place: Annotated[bool, typer.Option("--in-place", help="Change the files themselves.")] = False,
     diff: Annotated[bool, typer.Option("--diff", help="Show the diff and write nothing.")] = False,
-    level: Level = None, select: Select = None, ignore: Ignore = None, amp_dtype: AmpDtype = None,
-    target: TargetName = None, python: Python = None, format: Format = "text", jobs: Jobs = None,
+    level: Level = None,
+    select: Select = None,
+    ignore: Ignore = None,
+    amp_dtype: AmpDtype = None,
+    target: TargetName = None,
+    python: Python = None,
+    format: Format = "text",
+    jobs: Jobs = None,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No report, only errors.")] = False,
 ) -> None:
     """Write faster scripts, and explain every change and every refusal.
@@ -81,10 +154,10 @@ def rewrite(
     if stdin and in_place:
         raise typer.BadParameter("standard input cannot be changed in place")
     _check_format(format)
-    if output == Path("-") and (len(paths) > 1 or paths[0].is_dir()):
+    if output == "-" and (len(paths) > 1 or paths[0].is_dir()):
         raise typer.BadParameter("only one script can go to standard output", param_hint="-o")
-    to_stdout = output == Path("-") or (stdin and output is None and not diff)
-    out = None if output == Path("-") else output
+    to_stdout = output == "-" or (stdin and output is None and not diff)
+    out = None if output == "-" else output
     data, reports = _rewritten(paths, _asked(level, select, ignore, amp_dtype, target), python, jobs, out)
     if out is not None:
         _write(data, reports, _places(paths, list(data), out))
@@ -97,14 +170,26 @@ def rewrite(
     elif format == "text":
         _emit_diff(reports)
     writes = out is not None or in_place
-    _finish(reports, "rewrite", format, quiet=quiet, preview=not writes and not to_stdout,
-            error=to_stdout or (not writes and format == "text"))
+    _finish(
+        reports,
+        "rewrite",
+        format,
+        quiet=quiet,
+        preview=not writes and not to_stdout,
+        error=to_stdout or (not writes and format == "text"),
+    )
 
 
 @app.command()
 def diff(
-    paths: Paths, level: Level = None, select: Select = None, ignore: Ignore = None, amp_dtype: AmpDtype = None,
-    target: TargetName = None, python: Python = None, jobs: Jobs = None,
+    paths: Paths,
+    level: Level = None,
+    select: Select = None,
+    ignore: Ignore = None,
+    amp_dtype: AmpDtype = None,
+    target: TargetName = None,
+    python: Python = None,
+    jobs: Jobs = None,
 ) -> None:
     """Show what `rewrite` would change, as a unified diff that `patch -p0` applies."""
     _is_stdin(paths)
@@ -115,9 +200,18 @@ def diff(
 
 @app.command()
 def check(
-    paths: Paths, level: Level = None, select: Select = None, ignore: Ignore = None, amp_dtype: AmpDtype = None,
-    target: TargetName = None, python: Python = None, format: Format = "text", jobs: Jobs = None,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No summary, only findings and errors.")] = False,
+    paths: Paths,
+    level: Level = None,
+    select: Select = None,
+    ignore: Ignore = None,
+    amp_dtype: AmpDtype = None,
+    target: TargetName = None,
+    python: Python = None,
+    format: Format = "text",
+    jobs: Jobs = None,
+    quiet: Annotated[
+        bool, typer.Option("-q", "--quiet", help="No summary, only findings and errors.")
+    ] = False,
 ) -> None:
     """List what could be faster, and exit with 1 when there is something: for commit hooks and CI."""
     _is_stdin(paths)
@@ -151,7 +245,7 @@ def _codemod(name: str) -> Codemod:
     return registry()[name]
 
 
-# -- options -----------------------------------------------------------------------------------------------------
+# -- options -------------------------------------------------------------------------------------------------
 
 
 def _is_stdin(paths: Sequence[Path]) -> bool:
@@ -166,10 +260,17 @@ def _check_format(format: str) -> None:
         raise typer.BadParameter(f"must be text or json, not {format!r}", param_hint="--format")
 
 
-def _asked(level: int | None, select: list[str] | None, ignore: list[str] | None, amp_dtype: str | None,
-           target: str | None) -> work.Asked:
+def _asked(
+    level: int | None,
+    select: list[str] | None,
+    ignore: list[str] | None,
+    amp_dtype: str | None,
+    target: str | None,
+) -> work.Asked:
     if amp_dtype not in (None, *AMP_DTYPES):
-        raise typer.BadParameter(f"must be {' or '.join(AMP_DTYPES)}, not {amp_dtype!r}", param_hint="--amp-dtype")
+        raise typer.BadParameter(
+            f"must be {' or '.join(AMP_DTYPES)}, not {amp_dtype!r}", param_hint="--amp-dtype"
+        )
     if target not in (None, "auto"):
         from .target import named
 
@@ -195,11 +296,12 @@ def _checked(names: Sequence[str], option: str) -> None:
         raise typer.BadParameter(str(error), param_hint=option) from None
 
 
-# -- the work ----------------------------------------------------------------------------------------------------
+# -- the work ------------------------------------------------------------------------------------------------
 
 
-def _rewritten(paths: Sequence[Path], asked: work.Asked, python: str | None, jobs: int | None,
-               out: Path | None = None) -> tuple[dict[Path, bytes], list[FileReport]]:
+def _rewritten(
+    paths: Sequence[Path], asked: work.Asked, python: str | None, jobs: int | None, out: str | None = None
+) -> tuple[dict[Path, bytes], list[FileReport]]:
     """The bytes of every file that is meant and can be read, and what became of every file, in order."""
     configs = Configs()
     data: dict[Path, bytes] = {}
@@ -220,19 +322,36 @@ def _rewritten(paths: Sequence[Path], asked: work.Asked, python: str | None, job
                     order[path] = error
         if out is not None:
             _places(paths, list(data), out)  # a destination that cannot be is told before the work
-        reports = work.rewrite(data, asked, settings, python, jobs or _cores())
+        with _interruptible():
+            reports = work.rewrite(data, asked, settings, python, jobs or _cores())
     except ConfigError as error:
         _fail(str(error))
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
     except Exception as error:
         if type(error).__name__ == "InterpreterError":
             raise typer.BadParameter(str(error), param_hint="--python") from None
         raise
-    return data, [FileReport(path, "failed", error=error) if error else reports[path] for path, error in order.items()]
+    return data, [
+        FileReport(path, "failed", error=error) if error else reports[path] for path, error in order.items()
+    ]
 
 
-def _excluded(configs: Configs, out: Path | None) -> Callable[[Path], bool]:
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Where nothing is written yet, Ctrl-C ends the process without ado."""
+    import signal
+
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _excluded(configs: Configs, out: str | None) -> Callable[[Path], bool]:
     """What a walk leaves out: what the configuration excludes, and what an earlier run has written."""
     own = os.path.realpath(out) if out is not None else ""
     return lambda path: configs.of(path).excludes(path) or (bool(own) and os.path.realpath(path) == own)
@@ -242,9 +361,9 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
-def _places(paths: Sequence[Path], found: Sequence[Path], out: Path) -> dict[Path, Path]:
+def _places(paths: Sequence[Path], found: Sequence[Path], out: str) -> dict[Path, Path]:
     if files.STDIN in found:
-        return {files.STDIN: out}
+        return {files.STDIN: Path(out)}
     try:
         return files.destinations(paths, found, out)
     except ValueError as error:
@@ -262,22 +381,33 @@ def _write(data: Mapping[Path, bytes], reports: Sequence[FileReport], places: Ma
             for one in members:
                 if places[one.path] == one.path and files.read(one.path) != data[one.path]:
                     raise SourceError(one.path, "was changed while it was being rewritten: not written")
-            files.write({places[one.path]: one.after for one in members}, {places[one.path]: one.path for one in members})
+            files.write(
+                {places[one.path]: one.after for one in members},
+                {places[one.path]: one.path for one in members},
+            )
         except SourceError as error:
             for one in members:
-                own = error.path in (str(one.path), str(places[one.path]))
-                one.status, one.error = "failed", error if own or len(members) == 1 else SourceError(
-                    one.path, f"not written: it belongs together with {error.path}, which could not be written")
+                one.status, one.error = "failed", error
+                if error.path not in (str(one.path), str(places[one.path])):
+                    reason = f"not written: it belongs together with {error.path}, which could not be written"
+                    one.error = SourceError(one.path, reason)
         else:
             for one in members:
                 one.written = places[one.path]
 
 
-# -- output ------------------------------------------------------------------------------------------------------
+# -- output --------------------------------------------------------------------------------------------------
 
 
-def _finish(reports: Sequence[FileReport], command: str, format: str, *, quiet: bool = False, preview: bool = True,
-            error: bool = False) -> NoReturn:
+def _finish(
+    reports: Sequence[FileReport],
+    command: str,
+    format: str,
+    *,
+    quiet: bool = False,
+    preview: bool = True,
+    error: bool = False,
+) -> NoReturn:
     """Errors and report, then the exit code."""
     for one in reports:
         if one.error:
@@ -285,7 +415,10 @@ def _finish(reports: Sequence[FileReport], command: str, format: str, *, quiet: 
     if format == "json":
         _emit(report.as_json(reports, command), error=error)
     elif not quiet:
-        _emit(report.check_summary(reports) if command == "check" else report.as_text(reports, preview=preview), error=error)
+        _emit(
+            report.check_summary(reports) if command == "check" else report.as_text(reports, preview=preview),
+            error=error,
+        )
     found = command == "check" and any(one.status == "changed" for one in reports)
     raise typer.Exit(2 if any(one.error for one in reports) else int(found))
 
@@ -309,15 +442,17 @@ def _colours() -> bool:
 def _emit(text: str | bytes, error: bool = False) -> None:
     """Put text on a stream; nobody may be reading any more, which is no reason to stop working."""
     stream = sys.stderr if error else sys.stdout
-    if isinstance(text, str):
-        encoding = stream.encoding or "utf-8"
-        try:
-            text = text.encode(encoding, "surrogateescape")
-        except UnicodeEncodeError:
-            text = text.encode(encoding, "backslashreplace")
+    data = text if isinstance(text, bytes) else _encoded(text, stream.encoding or "utf-8")
     try:
         stream.flush()
-        stream.buffer.write(text)
+        stream.buffer.write(data)
         stream.buffer.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _encoded(text: str, encoding: str) -> bytes:
+    try:
+        return text.encode(encoding, "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode(encoding, "backslashreplace")

@@ -1,5 +1,8 @@
 """`[tool.tfboost]` in pyproject.toml, and the names of codemods wherever a user writes them."""
 
+# Links must not be followed, and thousands of paths are compared:
+# ruff: noqa: PTH100, PTH119, PTH120
+
 from __future__ import annotations
 
 import fnmatch
@@ -41,8 +44,9 @@ class Settings:
 
     def ignored_in(self, path: Path) -> frozenset[str]:
         """Codemods that a file's path switches off."""
-        return frozenset().union(*(names for pattern, names in self.per_file_ignores
-                                   if _matches(path, pattern, self.folder)))
+        return frozenset().union(
+            *(names for pattern, names in self.per_file_ignores if _matches(path, pattern, self.folder))
+        )
 
 
 def _matches(path: Path, pattern: str, folder: Path) -> bool:
@@ -59,7 +63,7 @@ def _matches(path: Path, pattern: str, folder: Path) -> bool:
 
 
 class Configs:
-    """The settings for each folder: those of the nearest pyproject.toml upward that has a `[tool.tfboost]` table."""
+    """The settings for each folder: the nearest `[tool.tfboost]` table in a pyproject.toml upward."""
 
     def __init__(self) -> None:
         self._known: dict[str, Settings] = {}
@@ -72,7 +76,8 @@ class Configs:
         if folder not in self._known:
             parent = os.path.dirname(folder)
             self._known[folder] = read(Path(folder, "pyproject.toml")) or (
-                Settings(Path(folder)) if parent == folder else self.of_folder(parent))
+                Settings(Path(folder)) if parent == folder else self.of_folder(parent)
+            )
         return self._known[folder]
 
 
@@ -156,14 +161,16 @@ def _settings(table: dict[str, Any], folder: Path, file: str) -> Settings:
             case "per-file-ignores":
                 if not isinstance(value, dict):
                     raise fail(key, "must be a table of globs and lists of codemods")
-                found["per_file_ignores"] = tuple((glob, names(f'{key} "{glob}"', v)) for glob, v in value.items())
+                found["per_file_ignores"] = tuple(
+                    (glob, names(f'{key} "{glob}"', off)) for glob, off in value.items()
+                )
             case _:
                 keys = ("level", "select", "ignore", "target", "amp-dtype", "exclude", "per-file-ignores")
                 raise fail(key, f"unknown key{_nearest(key.replace('_', '-'), keys)}")
     return Settings(folder, **found)
 
 
-# -- names of codemods -------------------------------------------------------------------------------------------
+# -- names of codemods ---------------------------------------------------------------------------------------
 
 
 def check_names(names: Iterable[str]) -> None:
@@ -195,7 +202,8 @@ def ignored_names(text: str) -> Iterator[tuple[int, int, str]]:
                 position = match.start(1)
                 for part in match[1].split(","):
                     if name := part.strip():
-                        yield (token.start[0], token.start[1] + position + len(part) - len(part.lstrip()) + 1, name)
+                        column = token.start[1] + position + len(part) - len(part.lstrip()) + 1
+                        yield token.start[0], column, name
                     position += len(part) + 1
     except (tokenize.TokenError, SyntaxError):
         return

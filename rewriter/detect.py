@@ -1,8 +1,7 @@
-"""Find the target: asked for, told by an interpreter's packages or by requirements, or read from the script's idioms."""
+"""Find the target: asked for, told by installed packages or requirements, or read from idioms."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,8 +17,8 @@ if TYPE_CHECKING:
 class Detector:
     """Tells the target of scripts that run together.
 
-    What is asked for overrules packages, these overrule requirement files, and these overrule the scripts' idioms;
-    the weaker only narrows what the stronger leaves open.
+    What is asked for overrules packages, these overrule requirement files, and these overrule the scripts'
+    idioms; the weaker only narrows what the stronger leaves open.
     """
 
     name: str = "auto"
@@ -32,8 +31,12 @@ class Detector:
         found = Evidence()
         if self.name != "auto":
             asked = named(self.name)
-            found = Evidence(asked.lowest, None if self.name == "keras3" else asked.highest,
-                             3 if self.name == "keras3" else None, (asked.why,))
+            found = Evidence(
+                asked.lowest,
+                None if self.name == "keras3" else asked.highest,
+                3 if self.name == "keras3" else None,
+                (asked.why,),
+            )
         if self.interpreter:
             found = found.narrowed(self.interpreter)
         if self.name == "auto" and not found.exact and (declared := self._declared(sources[0].path)):
@@ -47,10 +50,10 @@ class Detector:
         return found.target()
 
     def _declared(self, path: Path) -> Evidence | None:
-        """What the requirement files beside the script say, or of the nearest folder up to the repository's root."""
+        """What requirement files say: beside the script, else in the nearest folder of its repository."""
         from .requirements import of_folder
 
-        chain = list(_up_to_root(Path(os.path.abspath(path)).parent))
+        chain = list(_up_to_root((Path.cwd() / path).parent))
         for index, folder in enumerate(chain):
             if folder not in self._folders:
                 self._folders[folder] = of_folder(folder)
@@ -61,7 +64,7 @@ class Detector:
 
 
 def _up_to_root(folder: Path) -> Iterator[Path]:
-    """The folder and those above it up to the repository's root; only the folder itself outside a repository."""
+    """The folder and those above it up to the repository's root; outside a repository only the folder."""
     above = [folder, *folder.parents]
     for index, candidate in enumerate(above):
         if (candidate / ".git").exists():

@@ -1,8 +1,10 @@
-"""Which precision values have in a model's own code under a mixed-precision policy, and where two of them meet.
+"""Which precision values have in a model's own code under a mixed-precision policy, and where two of them
+meet.
 
-Layers cast their inputs and weights by themselves. Code of the script's own (a `call` method, an activation, a
-`Lambda`, operators between layers) does not: `layer_output * tf.constant(2.0)` is an error, `+ 1e-8` is nothing, and
-`* -1e9` is infinite in float16. `Precision` follows the values through such code and lists what would go wrong.
+Layers cast their inputs and weights by themselves. Code of the script's own (a `call` method, an activation,
+a `Lambda`, operators between layers) does not: `layer_output * tf.constant(2.0)` is an error, `+ 1e-8` is
+nothing, and `* -1e9` is infinite in float16. `Precision` follows the values through such code and lists what
+would go wrong.
 """
 
 from __future__ import annotations
@@ -17,48 +19,65 @@ from .scopes import FUNCTIONS, Binding
 from .script import Script, own_nodes
 from .values import Value
 
-#: A value's possible precisions. Python numbers, integers and masks have none: they take that of what they meet.
+#: A value's possible precisions. Python numbers, integers and masks have none: they take that of what they
+#: meet.
 LOW = frozenset({"low"})
 FULL = frozenset({"full"})
 FREE: frozenset[str] = frozenset()
 Kinds = frozenset[str]
 
 #: The largest finite float16, and half of the smallest one above zero (what is smaller is rounded to zero).
-HUGE, TINY = 65504.0, 2.0 ** -25
+HUGE, TINY = 65504.0, 2.0**-25
 
 _MAX_DEPTH = 8
 _SAME = frozenset({"low", "full"})
 
-#: Functions that make float32 tensors where no dtype is given (after `tensorflow.` and `backend.`/`ops.`/`random.`).
+#: Functions that make float32 tensors where no dtype is given (after `tensorflow.` and
+#: `backend.`/`ops.`/`random.`).
 _MAKERS = frozenset(
-    "zeros ones eye linspace one_hot convert_to_tensor fill constant Variable variable random_normal random_uniform "
-    "random_bernoulli truncated_normal random_normal_variable random_uniform_variable cast_to_floatx".split())
+    "zeros ones eye linspace one_hot convert_to_tensor fill constant Variable variable random_normal "
+    "random_uniform random_bernoulli truncated_normal random_normal_variable random_uniform_variable "
+    "cast_to_floatx".split()
+)
 _INTEGERS = frozenset(
-    "shape rank size range arange argmax argmin count_nonzero equal not_equal less less_equal greater greater_equal "
-    "logical_and logical_or logical_not sequence_mask is_nan is_finite is_inf print Assert no_op group int_shape ndim "
-    "epsilon floatx image_data_format is_tensor any all reduce_any reduce_all searchsorted bincount Tensor "
-    "TensorShape learning_phase name_scope control_dependencies function is_keras_tensor is_symbolic_tensor top_k_mask "
-    "isnan isinf isfinite assert_equal assert_greater assert_rank get_static_value convert_to_numpy".split())
+    "shape rank size range arange argmax argmin count_nonzero equal not_equal less less_equal greater "
+    "greater_equal logical_and logical_or logical_not sequence_mask is_nan is_finite is_inf print Assert "
+    "no_op group int_shape ndim epsilon floatx image_data_format is_tensor any all reduce_any reduce_all "
+    "searchsorted bincount Tensor TensorShape learning_phase name_scope control_dependencies function "
+    "is_keras_tensor is_symbolic_tensor top_k_mask isnan isinf isfinite assert_equal assert_greater "
+    "assert_rank get_static_value convert_to_numpy".split()
+)
 _NO_HALF = frozenset(
-    "linalg.inv linalg.det linalg.slogdet linalg.logdet linalg.cholesky linalg.qr linalg.svd linalg.eigh linalg.eig "
-    "linalg.solve linalg.lstsq linalg.triangular_solve linalg.pinv linalg.expm linalg.logm linalg.sqrtm linalg.lu "
-    "linalg.eigvals linalg.eigvalsh linalg.matrix_rank linalg.cholesky_solve nn.ctc_loss nn.ctc_beam_search_decoder "
-    "math.betainc math.igamma math.igammac math.zeta math.polygamma math.bessel_i0 math.bessel_i1 math.unsorted "
-    "ctc_batch_cost ctc_decode complex math.real math.imag histogram_fixed_width unique math.bincount".split())
+    "linalg.inv linalg.det linalg.slogdet linalg.logdet linalg.cholesky linalg.qr linalg.svd linalg.eigh "
+    "linalg.eig linalg.solve linalg.lstsq linalg.triangular_solve linalg.pinv linalg.expm linalg.logm "
+    "linalg.sqrtm linalg.lu linalg.eigvals linalg.eigvalsh linalg.matrix_rank linalg.cholesky_solve "
+    "nn.ctc_loss nn.ctc_beam_search_decoder math.betainc math.igamma math.igammac math.zeta math.polygamma "
+    "math.bessel_i0 math.bessel_i1 math.unsorted ctc_batch_cost ctc_decode complex math.real math.imag "
+    "histogram_fixed_width unique math.bincount".split()
+)
 _OPAQUE = frozenset("py_function numpy_function py_func".split())
 _OVERFLOWS = frozenset("exp expm1 sinh cosh".split())
 _BOUNDED = frozenset(
-    "tanh sigmoid softmax hard_sigmoid log_sigmoid log_softmax clip clip_by_value minimum sin cos softsign".split())
+    "tanh sigmoid softmax hard_sigmoid log_sigmoid log_softmax clip clip_by_value minimum sin cos "
+    "softsign".split()
+)
 _NORMALIZE = frozenset({"l2_normalize", "normalize"})
 _NEUTRAL_ATTRIBUTES = frozenset("shape dtype ndim name rank get_shape batch_size".split())
 _CONFIG_PARAMETERS = frozenset(
-    "self cls training mask attention_mask padding_mask look_ahead_mask return_attention_scores".split())
-_NUMBER_KEYWORDS = frozenset("axis axes seed name num k depth keepdims perm shape rate dtype maxlen num_heads".split())
+    "self cls training mask attention_mask padding_mask look_ahead_mask return_attention_scores".split()
+)
+#: Weights of Keras's layers, which are cast where a layer's `call` reads them.
+_WEIGHTS = frozenset(
+    "kernel bias embeddings gamma beta recurrent_kernel depthwise_kernel pointwise_kernel".split()
+)
+_NUMBER_KEYWORDS = frozenset(
+    "axis axes seed name num k depth keepdims perm shape rate dtype maxlen num_heads".split()
+)
 
 
 @dataclass(frozen=True)
 class Trouble:
-    """Code that does not work, or works differently, in low precision. `float16`: only there, not in bfloat16."""
+    """Code that fails, or works differently, in low precision. `float16`: only there, not in bfloat16."""
 
     node: ast.AST
     script: Script
@@ -66,12 +85,19 @@ class Trouble:
     float16: bool = False
 
 
-def of_dtype(script: Script, node: ast.expr | None, same: Callable[[ast.expr], Kinds] | None = None) -> Kinds | None:
-    """What a `dtype=` argument gives; None where that is not known. Integer, boolean and string types give FREE."""
+def of_dtype(
+    script: Script, node: ast.expr | None, same: Callable[[ast.expr], Kinds] | None = None
+) -> Kinds | None:
+    """What a `dtype=` argument gives; None where that is not known, FREE for what is not a float."""
     if node is None:
         return None
-    if isinstance(node, ast.Attribute) and node.attr in ("dtype", "compute_dtype", "_compute_dtype", "variable_dtype",
-                                                         "compute_dtype_object"):
+    if isinstance(node, ast.Attribute) and node.attr in (
+        "dtype",
+        "compute_dtype",
+        "_compute_dtype",
+        "variable_dtype",
+        "compute_dtype_object",
+    ):
         if isinstance(node.value, ast.Name) and node.value.id == "self":
             return LOW if "compute" in node.attr else FULL
         if node.attr == "dtype":
@@ -108,7 +134,11 @@ class Precision:
         symbolic = _Frame(self, {}, None, 0)
         symbolic.symbolic = True
         for operator in self.structure.operators:
-            if operator.script and isinstance(operator.node, ast.expr) and not _in_class(operator.script, operator.node):
+            if operator.script is None or operator.node is None or _in_class(operator.script, operator.node):
+                continue
+            if isinstance(operator.node, ast.AugAssign):
+                symbolic.augment(operator.script, operator.node)
+            else:
                 symbolic.of(operator.script, operator.node)
         for code in self.structure.code:
             self._code(code)
@@ -124,8 +154,19 @@ class Precision:
             return
         arguments = code.node.args
         names = [a for a in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]]
-        frame = _Frame(self, {a: FREE if a.arg in _CONFIG_PARAMETERS or (code.role == "method" and i == 0)
-                              else FULL if full else LOW for i, a in enumerate(names)}, code.owner, 0)
+        frame = _Frame(
+            self,
+            {
+                a: FREE
+                if a.arg in _CONFIG_PARAMETERS or (code.role == "method" and i == 0)
+                else FULL
+                if full
+                else LOW
+                for i, a in enumerate(names)
+            },
+            code.owner,
+            0,
+        )
         frame.run(code.script, code.node)
 
     def _explicit(self, layer: Value) -> Kinds | None:
@@ -138,9 +179,15 @@ class Precision:
         explicit = self._explicit(layer)
         if layer.node is not None and layer.node in self.pinned:
             return FULL
-        if explicit is None and self.keras2 and layer.keras == "layers.UpSampling2D" and layer.script \
-                and isinstance(layer.node, ast.Call) and layer.script.constant(
-                    layer.script.argument(layer.node, "interpolation")) not in (None, "nearest"):
+        if (
+            explicit is None
+            and self.keras2
+            and layer.keras == "layers.UpSampling2D"
+            and layer.script
+            and isinstance(layer.node, ast.Call)
+            and layer.script.constant(layer.script.argument(layer.node, "interpolation"))
+            not in (None, "nearest")
+        ):
             return FULL
         return LOW if explicit is None else explicit
 
@@ -151,8 +198,9 @@ class Precision:
 class _Frame:
     """One activation of a function: what its parameters are."""
 
-    def __init__(self, model: Precision, parameters: dict[ast.arg, Kinds], owner: ast.ClassDef | None, depth: int
-                 ) -> None:
+    def __init__(
+        self, model: Precision, parameters: dict[ast.arg, Kinds], owner: ast.ClassDef | None, depth: int
+    ) -> None:
         self.model, self.parameters, self.owner, self.depth = model, parameters, owner, depth
         self.symbolic = False
         self.memo: dict[ast.AST, Kinds] = {}
@@ -169,13 +217,17 @@ class _Frame:
             elif isinstance(node, ast.BinOp | ast.Call | ast.Compare):
                 self.of(script, node)
             elif isinstance(node, ast.AugAssign):
-                left = FREE
-                if isinstance(node.target, ast.Name):
-                    for binding in script.names.scope_of(node.target).bindings.get(node.target.id, ()):
-                        if binding.node is not node.target:
-                            left = left | self.of_binding(script, binding)
-                self.meet(script, node, [(node.target, left), (node.value, self.of(script, node.value))], node.op)
+                self.augment(script, node)
         return frozenset(found)
+
+    def augment(self, script: Script, node: ast.AugAssign) -> None:
+        """`x += y`: what the name may have been before meets the value."""
+        left = FREE
+        if isinstance(node.target, ast.Name):
+            for binding in script.names.scope_of(node.target).bindings.get(node.target.id, ()):
+                if binding.node is not node.target:
+                    left = left | self.of_binding(script, binding)
+        self.meet(script, node, [(node.target, left), (node.value, self.of(script, node.value))], node.op)
 
     def of(self, script: Script, node: ast.AST | None) -> Kinds:
         if node is None or node in self.busy:
@@ -202,7 +254,9 @@ class _Frame:
             case ast.UnaryOp():
                 return FREE if isinstance(node.op, ast.Not) else self.of(script, node.operand)
             case ast.BinOp():
-                return self.meet(script, node, [(e, self.of(script, e)) for e in (node.left, node.right)], node.op)
+                return self.meet(
+                    script, node, [(e, self.of(script, e)) for e in (node.left, node.right)], node.op
+                )
             case ast.Compare():
                 sides = [node.left, *node.comparators]
                 self.meet(script, node, [(e, self.of(script, e)) for e in sides], None)
@@ -227,33 +281,60 @@ class _Frame:
         if binding.kind == "parameter" and isinstance(binding.node, ast.arg):
             if binding.node in self.parameters:
                 return self.parameters[binding.node]
-            tensors = [v for v in script._evaluate.binding(binding) if v.kind == "tensor" and isinstance(v.node, ast.expr)]
-            return FREE.union(*(self.of(v.script or script, v.node) for v in tensors if v.node not in self.busy))
+            tensors = [
+                v
+                for v in script._evaluate.binding(binding)
+                if v.kind == "tensor" and isinstance(v.node, ast.expr)
+            ]
+            return FREE.union(
+                *(self.of(v.script or script, v.node) for v in tensors if v.node not in self.busy)
+            )
         if binding.kind in ("assign", "augment", "loop", "with") and binding.value is not None:
             value: ast.expr = binding.value
             for index in binding.path:
-                if isinstance(value, ast.Tuple | ast.List) and index < len(value.elts) and not any(
-                        isinstance(e, ast.Starred) for e in value.elts):
+                if (
+                    isinstance(value, ast.Tuple | ast.List)
+                    and index < len(value.elts)
+                    and not any(isinstance(e, ast.Starred) for e in value.elts)
+                ):
                     value = value.elts[index]
             return self.of(script, value)
         if binding.kind == "import":
-            values = [v for v in script._evaluate.binding(binding) if v.kind == "tensor" and isinstance(v.node, ast.expr)]
+            values = [
+                v
+                for v in script._evaluate.binding(binding)
+                if v.kind == "tensor" and isinstance(v.node, ast.expr)
+            ]
             return FREE.union(*(self.of(v.script or script, v.node) for v in values))
         return FREE
 
-    # -- where two values meet -----------------------------------------------------------------------------------
+    # -- where two values meet -------------------------------------------------------------------------------
 
-    def meet(self, script: Script, node: ast.AST, parts: list[tuple[ast.expr, Kinds]], op: ast.operator | None,
-             promotes: bool = False) -> Kinds:
+    def meet(
+        self,
+        script: Script,
+        node: ast.AST,
+        parts: list[tuple[ast.expr, Kinds]],
+        op: ast.operator | None,
+        promotes: bool = False,
+    ) -> Kinds:
         together = FREE.union(*(k for _, k in parts))
         if together == _SAME:
             whole = [(e, k) for e, k in parts if k]
-            apart = any("low" in a and "full" in b for i, (_, a) in enumerate(whole)
-                        for j, (_, b) in enumerate(whole) if i != j)
+            apart = any(
+                "low" in a and "full" in b
+                for i, (_, a) in enumerate(whole)
+                for j, (_, b) in enumerate(whole)
+                if i != j
+            )
             if apart and not promotes and not (self.symbolic and not self.model.keras2):
                 culprit = next((e for e, k in whole if "full" in k), node)
-                self.model.note(script, node, f"a float32 tensor{_named(script, culprit)} meets one of a layer's "
-                                "precision: TensorFlow does not mix them")
+                self.model.note(
+                    script,
+                    node,
+                    f"a float32 tensor{_named(script, culprit)} meets one of a layer's "
+                    "precision: TensorFlow does not mix them",
+                )
             return FULL
         if "low" in together:
             for expr, kinds in parts:
@@ -268,7 +349,9 @@ class _Frame:
         if number is None:
             inner = expr.operand if isinstance(expr, ast.UnaryOp) else expr
             name = ast.unparse(inner) if isinstance(inner, ast.Attribute) else ""
-            if name.endswith((".min", ".max")) and "float32" in name or name.endswith(("float32).min", "float32).max")):
+            if (name.endswith((".min", ".max")) and "float32" in name) or name.endswith(
+                ("float32).min", "float32).max")
+            ):
                 self.model.note(script, node, f"`{name}` is infinite in float16", True)
             for value in script.values(expr):
                 if value.kind == "constant" and isinstance(value.literal, int | float):
@@ -277,15 +360,24 @@ class _Frame:
         self._limit(script, node, number)
 
     def _limit(self, script: Script, node: ast.AST, number: float) -> None:
-        if isinstance(number, bool) or number == 0 or number in (float("inf"), float("-inf")) or number != number:
+        if (
+            isinstance(number, bool)
+            or number == 0
+            or number in (float("inf"), float("-inf"))
+            or number != number
+        ):
             return
         if abs(number) > HUGE:
-            self.model.note(script, node, f"the constant {number:g} is infinite in float16 (its largest number is 65504)",
-                            True)
+            self.model.note(
+                script,
+                node,
+                f"the constant {number:g} is infinite in float16 (its largest number is 65504)",
+                True,
+            )
         elif abs(number) <= TINY:
             self.model.note(script, node, f"the constant {number:g} is zero in float16", True)
 
-    # -- attributes and calls ------------------------------------------------------------------------------------
+    # -- attributes and calls --------------------------------------------------------------------------------
 
     def _attribute(self, script: Script, node: ast.Attribute) -> Kinds:
         if node.attr in _NEUTRAL_ATTRIBUTES:
@@ -298,16 +390,27 @@ class _Frame:
             return frozenset(found)
         values = script.values(node)
         for value in values:
-            if value.kind == "tensor" and isinstance(value.node, ast.expr) and value.script and value.node is not node:
+            if (
+                value.kind == "tensor"
+                and isinstance(value.node, ast.expr)
+                and value.script
+                and value.node is not node
+            ):
                 return self.of(value.script, value.node)
-            if value.kind == "method" and value.name in ("output", "outputs"):
+            if value.kind == "method" and (
+                value.name in ("output", "outputs")
+                or (value.name in _WEIGHTS and value.base is not None and value.base.kind == "layer")
+            ):
                 return LOW
         return self.of(script, node.value) if node.attr in ("T", "values", "numpy") else FREE
 
     def _kept(self, script: Script, expr: ast.expr) -> Kinds:
         """What is kept in an attribute: weights are cast when they are read, tensors are not."""
-        if isinstance(expr, ast.Call) and isinstance(expr.func, ast.Attribute) \
-                and expr.func.attr in ("add_weight", "add_variable"):
+        if (
+            isinstance(expr, ast.Call)
+            and isinstance(expr.func, ast.Attribute)
+            and expr.func.attr in ("add_weight", "add_variable")
+        ):
             return LOW
         if any(v.kind in ("layer", "model") for v in script.values(expr)):
             return FREE
@@ -315,8 +418,11 @@ class _Frame:
 
     def _is_self(self, script: Script, name: ast.Name) -> bool:
         function = script.function_of(name)
-        return isinstance(function, ast.FunctionDef) and bool(function.args.args) \
+        return (
+            isinstance(function, ast.FunctionDef)
+            and bool(function.args.args)
             and function.args.args[0].arg == name.id
+        )
 
     def _call(self, script: Script, node: ast.Call) -> Kinds:
         given = [a.value if isinstance(a, ast.Starred) else a for a in node.args]
@@ -344,10 +450,19 @@ class _Frame:
             attr = node.func.attr
             if attr in ("add_weight", "add_variable"):
                 return LOW
+            if attr in ("assign", "assign_add", "assign_sub"):
+                if together & LOW:
+                    self.model.note(
+                        script, node, "a float32 weight is assigned what is computed in low precision"
+                    )
+                return FULL
             if attr in ("shape", "get_shape", "as_list", "append", "items", "keys", "format"):
                 return FREE
-            if attr == "call" or (self.owner and isinstance(node.func.value, ast.Name)
-                                  and self._is_self(script, node.func.value)):
+            if attr == "call" or (
+                self.owner
+                and isinstance(node.func.value, ast.Name)
+                and self._is_self(script, node.func.value)
+            ):
                 return LOW if together else FREE
             return together | self.of(script, node.func.value)
         if isinstance(node.func, ast.Subscript):
@@ -359,7 +474,9 @@ class _Frame:
         assert owner is not None and isinstance(function, FUNCTIONS)
         arguments = [*function.args.posonlyargs, *function.args.args]
         cls = owner.parents.get(function)
-        bound_self = callee.kind == "method" or (isinstance(cls, ast.ClassDef) and isinstance(node.func, ast.Attribute))
+        bound_self = callee.kind == "method" or (
+            isinstance(cls, ast.ClassDef) and isinstance(node.func, ast.Attribute)
+        )
         names = tuple(a.arg for a in arguments)
         bound = script.bind(node, names[1:] if bound_self else names)
         parameters = {a: self.of(script, bound.get(a.arg)) for a in [*arguments, *function.args.kwonlyargs]}
@@ -368,7 +485,9 @@ class _Frame:
             if self.depth > _MAX_DEPTH:
                 return FREE.union(*parameters.values())
             self.model._frames[key] = FREE.union(*parameters.values())
-            frame = _Frame(self.model, parameters, cls if isinstance(cls, ast.ClassDef) else self.owner, self.depth + 1)
+            frame = _Frame(
+                self.model, parameters, cls if isinstance(cls, ast.ClassDef) else self.owner, self.depth + 1
+            )
             frame.symbolic = self.symbolic
             self.model._frames[key] = frame.run(owner, function)
         return self.model._frames[key]
@@ -384,10 +503,14 @@ class _Frame:
         if path.startswith("layers."):
             return FULL if node in self.model.pinned else LOW
         if root in ("numpy", "builtins", "math", "random", "typing", "functools", "copy", "os"):
-            return together if name in ("builtins.sum", "builtins.max", "builtins.min", "builtins.abs") else FREE
+            return (
+                together if name in ("builtins.sum", "builtins.max", "builtins.min", "builtins.abs") else FREE
+            )
         short = path.partition(".")[2] if path else name.removeprefix("tensorflow.")
         last = short.rpartition(".")[2]
-        if path and not path.startswith(("backend.", "ops.", "random.", "activations.", "applications.", "utils.")):
+        if path and not path.startswith(
+            ("backend.", "ops.", "random.", "activations.", "applications.", "utils.")
+        ):
             return FREE  # a loss, an initializer, a schedule
         if root not in ("tensorflow", "keras", "tf_keras", "einops"):
             if together & LOW:
@@ -399,12 +522,18 @@ class _Frame:
         dtype = script.argument(node, "dtype")
         if last in ("cast", "saturate_cast", "to_float", "to_double", "as_dtype"):
             wanted = dtype if dtype is not None else node.args[1] if len(node.args) > 1 else None
-            target = FULL if last.startswith("to_") else of_dtype(script, wanted, lambda e: self.of(script, e))
+            target = (
+                FULL if last.startswith("to_") else of_dtype(script, wanted, lambda e: self.of(script, e))
+            )
             if target is None:
                 self.model.note(script, node, "the type that is cast to cannot be followed")
                 return together
             return target
-        if last in _MAKERS or short.startswith("random.") or (path.startswith("random.") and last != "SeedGenerator"):
+        if (
+            last in _MAKERS
+            or short.startswith("random.")
+            or (path.startswith("random.") and last != "SeedGenerator")
+        ):
             return self._made(script, node, last, short, dtype)
         if last in _INTEGERS:
             return FREE
@@ -417,8 +546,12 @@ class _Frame:
         if last in _OVERFLOWS and together & LOW and node.args and not _is_bounded(script, node.args[0]):
             self.model.note(script, node, f"`{last}` overflows float16 for inputs above 11", True)
         if last in _NORMALIZE and together & LOW and "epsilon" not in keywords.values():
-            self.model.note(script, node, f"`{last}` guards against division by zero with 1e-12, which is zero in "
-                            "float16", True)
+            self.model.note(
+                script,
+                node,
+                f"`{last}` guards against division by zero with 1e-12, which is zero in float16",
+                True,
+            )
         parts = []
         for expr, kind in kinds:
             if keywords.get(id(expr), "") in _NUMBER_KEYWORDS:
@@ -427,26 +560,50 @@ class _Frame:
                 parts += [(e, self.of(script, e)) for e in expr.elts]
             else:
                 parts.append((expr, kind))
-        if parts and root == "tensorflow" and not path and not parts[0][1] and "low" in together and any(
-                v.kind == "array" for v in script.values(parts[0][0])):
+        if (
+            parts
+            and root == "tensorflow"
+            and not path
+            and not parts[0][1]
+            and "low" in together
+            and any(v.kind == "array" for v in script.values(parts[0][0]))
+        ):
             self.model.note(script, node, f"`{last}` takes its precision from a NumPy array")
-        return self.meet(script, node, parts, None, promotes=path.startswith("ops.") and not self.model.keras2)
+        return self.meet(
+            script, node, parts, None, promotes=path.startswith("ops.") and not self.model.keras2
+        )
 
     def _made(self, script: Script, node: ast.Call, last: str, short: str, dtype: ast.expr | None) -> Kinds:
-        if short.startswith("random.") and last in ("shuffle", "set_seed", "Generator", "categorical", "randint",
-                                                    "SeedGenerator"):
+        if short.startswith("random.") and last in (
+            "shuffle",
+            "set_seed",
+            "Generator",
+            "categorical",
+            "randint",
+            "SeedGenerator",
+        ):
             return FREE if last != "shuffle" else FREE.union(*(self.of(script, a) for a in node.args))
-        position = {"zeros": 1, "ones": 1, "constant": 1, "convert_to_tensor": 1, "eye": 3, "fill": 9}.get(last)
+        position = {"zeros": 1, "ones": 1, "constant": 1, "convert_to_tensor": 1, "eye": 3, "fill": 9}.get(
+            last
+        )
         if dtype is None and position is not None and len(node.args) > position:
             dtype = node.args[position]
         if dtype is not None:
             explicit = of_dtype(script, dtype, lambda e: self.of(script, e))
             return FULL if explicit is None else explicit
         if last in ("constant", "Variable", "convert_to_tensor", "fill", "variable"):
-            value = node.args[1 if last == "fill" else 0] if len(node.args) > (1 if last == "fill" else 0) else None
+            value = (
+                node.args[1 if last == "fill" else 0]
+                if len(node.args) > (1 if last == "fill" else 0)
+                else None
+            )
             if last == "convert_to_tensor" and value is not None and (kinds := self.of(script, value)):
                 return kinds
-            if value is not None and short in ("constant", "fill", "convert_to_tensor") and _only_integers(script, value):
+            if (
+                value is not None
+                and short in ("constant", "fill", "convert_to_tensor")
+                and _only_integers(script, value)
+            ):
                 return FREE
         return FULL
 
@@ -462,18 +619,32 @@ def _is_bounded(script: Script, node: ast.expr, depth: int = 0) -> bool:
     """Certainly not much above zero: a difference to the maximum, a negated or a squashed value."""
     match node:
         case ast.BinOp(op=ast.Sub()):
-            return any(isinstance(n, ast.Call) and ast.unparse(n.func).rpartition(".")[2] in ("max", "reduce_max", "amax")
-                       for n in ast.walk(node.right))
+            return any(
+                isinstance(n, ast.Call)
+                and ast.unparse(n.func).rpartition(".")[2] in ("max", "reduce_max", "amax")
+                for n in ast.walk(node.right)
+            )
         case ast.UnaryOp(op=ast.USub()):
             inner = node.operand
             return isinstance(inner, ast.Call) and ast.unparse(inner.func).rpartition(".")[2] in (
-                "square", "abs", "relu", "sum", "reduce_sum", "norm")
+                "square",
+                "abs",
+                "relu",
+                "sum",
+                "reduce_sum",
+                "norm",
+            )
         case ast.Call():
             return ast.unparse(node.func).rpartition(".")[2] in _BOUNDED
         case ast.Name() if depth < 3:
             bindings = script.names.reaching(node)
-            return bool(bindings) and all(b.kind == "assign" and b.value is not None and not b.path
-                                          and _is_bounded(script, b.value, depth + 1) for b in bindings)
+            return bool(bindings) and all(
+                b.kind == "assign"
+                and b.value is not None
+                and not b.path
+                and _is_bounded(script, b.value, depth + 1)
+                for b in bindings
+            )
     return False
 
 
@@ -484,6 +655,12 @@ def _named(script: Script, node: ast.AST) -> str:
 
 def _in_class(script: Script, node: ast.AST) -> bool:
     """In a class that is a layer or model itself: its `call` is walked with known parameters."""
-    return any(isinstance(c, ast.ClassDef) and script.kind_of_class(c) in ("layer", "model") and any(
-        isinstance(f, ast.FunctionDef) and f.name in ("call", "__call__") for f in script.enclosing(node, *FUNCTIONS))
-        for c in script.enclosing(node, ast.ClassDef))
+    return any(
+        isinstance(c, ast.ClassDef)
+        and script.kind_of_class(c) in ("layer", "model")
+        and any(
+            isinstance(f, ast.FunctionDef) and f.name in ("call", "__call__")
+            for f in script.enclosing(node, *FUNCTIONS)
+        )
+        for c in script.enclosing(node, ast.ClassDef)
+    )

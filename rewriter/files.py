@@ -1,5 +1,8 @@
 """Which files are meant, which of them belong together, and how results get onto the disk."""
 
+# `os.path` answers for names that `pathlib` raises on, and links must not be followed:
+# ruff: noqa: PTH100, PTH110, PTH112, PTH113, PTH118
+
 from __future__ import annotations
 
 import contextlib
@@ -27,7 +30,7 @@ def shown(path: Path | str) -> str:
     return str(path) if relative.startswith(os.pardir) else relative
 
 
-# -- finding -----------------------------------------------------------------------------------------------------
+# -- finding -------------------------------------------------------------------------------------------------
 
 
 def find(given: Sequence[Path], excludes: Callable[[Path], bool]) -> Iterator[Path]:
@@ -36,7 +39,7 @@ def find(given: Sequence[Path], excludes: Callable[[Path], bool]) -> Iterator[Pa
     absolute = any(path.is_absolute() for path in given) and not all(path.is_absolute() for path in given)
     for path in given:
         path = Path(os.path.abspath(path)) if absolute else Path(os.path.normpath(path))
-        for found in sorted(_walk(path, excludes)) if path.is_dir() else [path]:
+        for found in sorted(_walk(path, excludes)) if os.path.isdir(path) else [path]:
             real = os.path.realpath(found)
             if real not in seen:
                 seen.add(real)
@@ -45,8 +48,14 @@ def find(given: Sequence[Path], excludes: Callable[[Path], bool]) -> Iterator[Pa
 
 def _walk(folder: Path, excludes: Callable[[Path], bool]) -> Iterator[Path]:
     for here, folders, names in os.walk(folder):
-        folders[:] = [f for f in folders if not f.startswith(".") and f not in SKIPPED
-                      and not _is_environment(os.path.join(here, f)) and not excludes(Path(here, f))]
+        folders[:] = [
+            f
+            for f in folders
+            if not f.startswith(".")
+            and f not in SKIPPED
+            and not _is_environment(os.path.join(here, f))
+            and not excludes(Path(here, f))
+        ]
         for name in names:
             if name.endswith(".py") and not excludes(path := Path(here, name)) and path.is_file():
                 yield path  # dangling links, as editors leave them, and pipes are no scripts
@@ -59,19 +68,23 @@ def _is_environment(folder: str) -> bool:
 def read(path: Path) -> bytes:
     """Raises `SourceError` for what cannot be read or is no script by its name."""
     if path.suffix == ".ipynb":
-        raise SourceError(path, "is a notebook: export it with `jupyter nbconvert --to script` and give the script")
+        raise SourceError(path, "is a notebook: export it with `jupyter nbconvert --to script`")
     try:
         return path.read_bytes()
     except (OSError, ValueError) as error:
         raise SourceError(path, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
 
-# -- files that belong together ----------------------------------------------------------------------------------
+# -- files that belong together ------------------------------------------------------------------------------
 
-_IMPORT = re.compile(rb"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import[ \t]+(\([^)]*\)|[^\r\n]*)|import[ \t]+([^\r\n]*))",
-                     re.MULTILINE)
+_IMPORT = re.compile(
+    rb"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import[ \t]+(\([^)]*\)|[^\r\n]*)|import[ \t]+([^\r\n]*))",
+    re.MULTILINE,
+)
 #: What a file does to a model or a dataset that it got from elsewhere.
-_CONCERNED = re.compile(rb"\.(?:compile|fit|fit_generator|train_on_batch|map|batch|shuffle|interleave|prefetch)\(")
+_CONCERNED = re.compile(
+    rb"\.(?:compile|fit|fit_generator|train_on_batch|map|batch|shuffle|interleave|prefetch)\("
+)
 
 
 def groups(data: Mapping[Path, bytes]) -> list[list[Path]]:
@@ -88,7 +101,9 @@ def groups(data: Mapping[Path, bytes]) -> list[list[Path]]:
         return path
 
     folders = {path.parent for path in data}
-    imports = {path: list(_imports(path, d, data, folders)) for path, d in data.items()} if len(data) > 1 else {}
+    imports = (
+        {path: list(_imports(path, d, data, folders)) for path, d in data.items()} if len(data) > 1 else {}
+    )
     for path in concerned:
         todo, seen = list(imports.get(path, ())), {path}
         while todo:
@@ -135,50 +150,50 @@ def _module(folder: Path, name: str, known: Mapping[Path, bytes], folders: set[P
             return
 
 
-# -- writing -----------------------------------------------------------------------------------------------------
+# -- writing -------------------------------------------------------------------------------------------------
 
 
 def write(files: Mapping[Path, bytes], modes_of: Mapping[Path, Path] | None = None) -> None:
     """Put bytes into files, all or none of them: each appears at once, with the permissions that it had.
 
-    A link stays a link: the file that it points to is written. `modes_of` names the file from which a new one takes its
-    permissions. Raises `SourceError`.
+    A link stays a link: the file that it points to is written. `modes_of` names the file from which a new one
+    takes its permissions. Raises `SourceError`.
     """
     import tempfile
 
-    ready: list[tuple[str, Path, Path]] = []
+    ready: list[tuple[Path, Path, Path]] = []
     path = Path()
     try:
         for path, data in files.items():
-            real = Path(os.path.realpath(path))
-            exists = real.exists()
-            if exists and not real.is_file() and not real.is_dir():  # a pipe, /dev/stdout
-                real.write_bytes(data)
+            if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+                path.write_bytes(data)  # /dev/stdout, a pipe
                 continue
+            real = Path(os.path.realpath(path))
+            exists = os.path.exists(real)
             if exists and not os.access(real, os.W_OK):
                 raise PermissionError(0, "it is read-only")
-            if real.is_dir():
+            if os.path.isdir(real):
                 raise IsADirectoryError(0, "it is a folder")
             real.parent.mkdir(parents=True, exist_ok=True)
             handle, temporary = tempfile.mkstemp(prefix=".tfboost-", suffix=".tmp", dir=real.parent)
-            ready.append((temporary, real, path))
-            with open(handle, "wb") as stream:
+            ready.append((Path(temporary), real, path))
+            with os.fdopen(handle, "wb") as stream:
                 stream.write(data)
-            _permit(temporary, real if exists else None, (modes_of or {}).get(path))
+            _permit(Path(temporary), real if exists else None, (modes_of or {}).get(path))
         while ready:
-            temporary, real, path = ready[0]
-            os.replace(temporary, real)
+            unnamed, real, path = ready[0]
+            unnamed.replace(real)
             ready.pop(0)
     except OSError as error:
         raise SourceError(path, f"cannot be written: {error.strerror or error}") from None
     finally:
-        for temporary, _, _ in ready:
+        for unnamed, _, _ in ready:
             with contextlib.suppress(OSError):
-                os.unlink(temporary)
+                unnamed.unlink()
 
 
-def _permit(temporary: str, replaced: Path | None, model: Path | None) -> None:
-    """Give a new file the owner and permissions of the one that it replaces, or else the mode of its model."""
+def _permit(temporary: Path, replaced: Path | None, model: Path | None) -> None:
+    """Give a file the owner and permissions of the one that it replaces, or else the mode of its model."""
     if replaced:
         status = replaced.stat()
         if hasattr(os, "chown") and (status.st_uid, status.st_gid) != (os.geteuid(), os.getegid()):
@@ -191,23 +206,23 @@ def _permit(temporary: str, replaced: Path | None, model: Path | None) -> None:
     else:
         mask = os.umask(0o22)
         os.umask(mask)
-        os.chmod(temporary, 0o666 & ~mask)
+        temporary.chmod(0o666 & ~mask)
 
 
-def destinations(given: Sequence[Path], found: Sequence[Path], out: Path) -> dict[Path, Path]:
+def destinations(given: Sequence[Path], found: Sequence[Path], out: str) -> dict[Path, Path]:
     """Where `-o OUT` puts each file: OUT itself for one script, below the folder OUT for several.
 
     Below a folder, files lie as they lie below the folder that holds all that was given. Raises `ValueError`.
     """
-    several = len(given) > 1 or given[0].is_dir()
-    if not several and not out.is_dir() and not str(out).endswith(("/", os.sep)):
-        places = {path: out for path in found}
+    several = len(given) > 1 or os.path.isdir(given[0])
+    if not several and not os.path.isdir(out) and not out.endswith(("/", os.sep)):
+        places = {path: Path(out) for path in found}
     else:
-        if out.exists() and not out.is_dir():
+        if os.path.exists(out) and not os.path.isdir(out):
             raise ValueError(f"{out} is a file, and there are several scripts to write: give a folder")
-        tops = [os.path.abspath(p if p.is_dir() else p.parent) for p in given]
+        tops = [os.path.abspath(p if os.path.isdir(p) else p.parent) for p in given]
         base = os.path.commonpath(tops)
-        places = {path: out / os.path.relpath(os.path.abspath(path), base) for path in found}
+        places = {path: Path(out, os.path.relpath(os.path.abspath(path), base)) for path in found}
     originals = {os.path.realpath(path) for path in found}
     for path, place in places.items():
         if os.path.realpath(place) in originals:

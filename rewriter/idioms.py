@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .target import ASSUMED, FIRST_KERAS3, LAST_KERAS2, OLDEST, Evidence, Version
@@ -17,71 +18,79 @@ _KERAS2 = Evidence(None, LAST_KERAS2, 2)
 _KERAS3 = Evidence(FIRST_KERAS3, None, 3)
 
 
-def _known() -> dict[str, Evidence]:
-    """Public names that only some versions have, with `tf.keras` written as `keras`."""
-    table: dict[str, Evidence] = {}
-    for name in """Session InteractiveSession placeholder placeholder_with_default ConfigProto GPUOptions contrib app flags
-            layers get_variable variable_scope set_random_seed global_variables_initializer local_variables_initializer
-            initialize_all_variables global_variables trainable_variables get_collection get_default_graph
-            reset_default_graph log logging gfile random_normal random_uniform truncated_normal assign to_float
-            disable_v2_behavior enable_eager_execution summary.FileWriter summary.merge_all train.Saver
-            train.AdamOptimizer train.GradientDescentOptimizer train.MomentumOptimizer train.RMSPropOptimizer
-            train.AdagradOptimizer train.AdadeltaOptimizer train.FtrlOptimizer train.exponential_decay
-            train.get_or_create_global_step train.string_input_producer train.batch train.shuffle_batch
-            nn.rnn_cell nn.dynamic_rnn image.resize_images read_file string_split decode_raw parse_single_example
-            FixedLenFeature python_io TFRecordReader FIFOQueue losses.sparse_softmax_cross_entropy
-            nn.softmax_cross_entropy_with_logits_v2""".split():
-        table[f"tensorflow.{name}"] = _TF1
-    for name in """ops random config distribution Variable StatelessScope dtype_policies tree quantizers KerasTensor
-            DTypePolicy Function Loss Optimizer device utils.PyDataset layers.TorchModuleWrapper layers.TFSMLayer
-            layers.RMSNormalization losses.Dice losses.CTC""".split():
-        table[f"keras.{name}"] = _KERAS3
-    table["keras.optimizers.Lamb"] = Evidence(FIRST_KERAS3, None, 3, keras_version=(3, 5))
-    table["keras.optimizers.Muon"] = Evidence(FIRST_KERAS3, None, 3, keras_version=(3, 10))
-    for name in "layers.experimental optimizers.experimental experimental".split():
-        table[f"keras.{name}"] = _KERAS2
-    table["keras.optimizers.legacy"] = Evidence((2, 10), LAST_KERAS2, 2)
-    for name in """utils.np_utils utils.generic_utils engine layers.core layers.convolutional layers.recurrent
-            layers.normalization layers.merge layers.pooling layers.embeddings layers.wrappers layers.noise
-            layers.advanced_activations""".split():
-        table[f"keras.{name}"] = Evidence(None, (2, 12), 2)
-    table["keras.wrappers.scikit_learn"] = Evidence(None, (2, 11), 2)
-    table["keras.mixed_precision.experimental"] = Evidence(None, (2, 9), 2)
-    for name in """backend.set_session backend.get_session backend.tensorflow_backend utils.multi_gpu_model
-            utils.training_utils layers.CuDNNLSTM layers.CuDNNGRU objectives""".split():
-        table[f"keras.{name}"] = Evidence(None, (2, 3), 2)
-    table["tensorflow.estimator"] = Evidence(None, LAST_KERAS2)
-    table["tensorflow.keras.estimator"] = _KERAS2
-    for name, version in {"tensorflow.data.AUTOTUNE": (2, 4), "keras.utils.set_random_seed": (2, 7),
-                          "keras.utils.audio_dataset_from_directory": (2, 10), "keras.optimizers.AdamW": (2, 11),
-                          "keras.utils.FeatureSpace": (2, 12), "keras.saving": (2, 12), "keras.export": (2, 13),
-                          "keras.optimizers.Lion": (2, 13)}.items():
-        table[name] = Evidence(version)
-    return table
-
-
-_KNOWN = _known()
-_METHODS = {"fit_generator": _KERAS2, "evaluate_generator": _KERAS2, "predict_generator": _KERAS2,
-            "predict_classes": Evidence(None, (2, 5), 2)}
+#: Public names that only some versions have, with `tf.keras` written as `keras`.
+_TABLE = (
+    ("tensorflow", _TF1, """
+        Session InteractiveSession placeholder placeholder_with_default ConfigProto GPUOptions contrib app
+        flags layers get_variable variable_scope set_random_seed global_variables_initializer global_variables
+        local_variables_initializer initialize_all_variables trainable_variables get_collection
+        get_default_graph reset_default_graph log logging gfile random_normal random_uniform truncated_normal
+        assign to_float disable_v2_behavior enable_eager_execution summary.FileWriter summary.merge_all
+        train.Saver train.AdamOptimizer train.GradientDescentOptimizer train.MomentumOptimizer
+        train.RMSPropOptimizer train.AdagradOptimizer train.AdadeltaOptimizer train.FtrlOptimizer
+        train.exponential_decay train.get_or_create_global_step train.string_input_producer train.batch
+        train.shuffle_batch nn.rnn_cell nn.dynamic_rnn nn.softmax_cross_entropy_with_logits_v2
+        losses.sparse_softmax_cross_entropy image.resize_images read_file string_split decode_raw
+        parse_single_example FixedLenFeature python_io TFRecordReader FIFOQueue"""),
+    ("tensorflow", Evidence(None, LAST_KERAS2), "estimator"),
+    ("tensorflow", Evidence((2, 4)), "data.AUTOTUNE"),
+    ("keras", Evidence(None, (2, 3), 2), """
+        backend.set_session backend.get_session backend.tensorflow_backend utils.multi_gpu_model
+        utils.training_utils layers.CuDNNLSTM layers.CuDNNGRU objectives"""),
+    ("keras", Evidence(None, (2, 9), 2), "mixed_precision.experimental"),
+    ("keras", Evidence(None, (2, 11), 2), "wrappers.scikit_learn"),
+    ("keras", Evidence(None, (2, 12), 2), """
+        utils.np_utils utils.generic_utils engine layers.core layers.convolutional layers.recurrent
+        layers.normalization layers.merge layers.pooling layers.embeddings layers.wrappers layers.noise
+        layers.advanced_activations"""),
+    ("keras", Evidence((2, 10), LAST_KERAS2, 2), "optimizers.legacy"),
+    ("keras", _KERAS2, "layers.experimental optimizers.experimental experimental estimator"),
+    ("keras", Evidence((2, 7)), "utils.set_random_seed"),
+    ("keras", Evidence((2, 10)), "utils.audio_dataset_from_directory"),
+    ("keras", Evidence((2, 11)), "optimizers.AdamW"),
+    ("keras", Evidence((2, 12)), "utils.FeatureSpace saving"),
+    ("keras", Evidence((2, 13)), "optimizers.Lion export"),
+    ("keras", _KERAS3, """
+        ops random config distribution Variable StatelessScope dtype_policies tree quantizers KerasTensor
+        DTypePolicy Function Loss Optimizer device utils.PyDataset layers.TorchModuleWrapper layers.TFSMLayer
+        layers.RMSNormalization losses.Dice losses.CTC"""),
+    ("keras", Evidence(FIRST_KERAS3, None, 3, keras_version=(3, 5)), "optimizers.Lamb"),
+    ("keras", Evidence(FIRST_KERAS3, None, 3, keras_version=(3, 10)), "optimizers.Muon"),
+)  # fmt: skip
+_KNOWN = {f"{root}.{name}": evidence for root, evidence, names in _TABLE for name in names.split()}
+_METHODS = {
+    "fit_generator": _KERAS2,
+    "evaluate_generator": _KERAS2,
+    "predict_generator": _KERAS2,
+    "predict_classes": Evidence(None, (2, 5), 2),
+}
 _LOADER_ARGUMENTS = ("workers", "use_multiprocessing", "max_queue_size")
-_WORDS = {name.rpartition(".")[2] for name in _KNOWN} | set(_METHODS) | set(_LOADER_ARGUMENTS) \
+_WORDS = (
+    {name.rpartition(".")[2] for name in _KNOWN}
+    | set(_METHODS)
+    | set(_LOADER_ARGUMENTS)
     | {"lr", "keras", "tf_keras", "KERAS_BACKEND", "TF_USE_LEGACY_KERAS"}
+)
 _SAYS = {_TF1: "is TensorFlow 1 only", _KERAS2: "is Keras 2 only", _KERAS3: "is Keras 3 only"}
 
 
 def idioms(sources: Sequence[Source], known: Version = ASSUMED) -> Evidence:
-    """What the idioms of scripts that run together say, but for those that only need a version that is known anyway."""
-    found = [(evidence, text, source, line) for source in sources for evidence, text, line in _found(source)
-             if evidence.highest or evidence.keras or (evidence.lowest and evidence.lowest > known)]
+    """What the idioms of scripts that run together say, beyond needing a version that is `known` anyway."""
+    found = [
+        (evidence, text, source, line)
+        for source in sources
+        for evidence, text, line in _found(source)
+        if evidence.highest or evidence.keras or (evidence.lowest and evidence.lowest > known)
+    ]
     found.sort(key=lambda f: (f[0].highest or (100, 0), f[0].lowest is None, [-n for n in f[0].lowest or ()]))
-    total, names = Evidence(), []
+    total = Evidence()
+    names: list[str] = []
     for evidence, text, source, line in found:
         where = f"{text} (line {line}{f' of {source.path.name}' if len(sources) > 1 else ''})"
         if total.contradicts(evidence):
             return Evidence(why=(f"the script suits different versions: {', '.join([*names, where])}",))
         names.append(where)
-        total = total.narrowed(Evidence(evidence.lowest, evidence.highest, evidence.keras, (f"{where} {_says(evidence)}",),
-                                        keras_version=evidence.keras_version))
+        total = total.narrowed(replace(evidence, why=(f"{where} {_says(evidence)}",)))
     return total
 
 
@@ -98,12 +107,17 @@ def legacy_keras(sources: Sequence[Source]) -> Evidence | None:
 def which_keras(sources: Sequence[Source]) -> Evidence:
     """Whether scripts use `keras` or `tf.keras`, where the one is Keras 3 and the other Keras 2."""
     own = any(re.search(r"^\s*(?:import|from)\s+keras\b", s.text, re.MULTILINE) for s in sources)
-    inside = any(re.search(r"\btf\.keras\b|\btensorflow\.keras\b|from tensorflow import.*\bkeras\b", s.text)
-                 for s in sources)
+    inside = any(
+        re.search(r"\btf\.keras\b|\btensorflow\.keras\b|from tensorflow import.*\bkeras\b", s.text)
+        for s in sources
+    )
     if own == inside:
         return Evidence()
-    return Evidence(keras=3, why=("the script imports keras",)) if own \
+    return (
+        Evidence(keras=3, why=("the script imports keras",))
+        if own
         else Evidence(keras=2, why=("the script uses tf.keras",))
+    )
 
 
 def _says(evidence: Evidence) -> str:
@@ -115,7 +129,11 @@ def _says(evidence: Evidence) -> str:
         return "is gone after TensorFlow {}.{}".format(*evidence.highest)
     if evidence.keras_version:
         return "needs Keras {}.{}".format(*evidence.keras_version)
-    return "needs TensorFlow {}.{}".format(*evidence.lowest) if evidence.lowest else f"means Keras {evidence.keras}"
+    return (
+        "needs TensorFlow {}.{}".format(*evidence.lowest)
+        if evidence.lowest
+        else f"means Keras {evidence.keras}"
+    )
 
 
 def _found(source: Source) -> Iterator[tuple[Evidence, str, int]]:
@@ -139,9 +157,11 @@ def _found(source: Source) -> Iterator[tuple[Evidence, str, int]]:
 
 
 def _asks_version(test: ast.expr) -> bool:
-    return any(isinstance(n, ast.Name | ast.Attribute)
-               and re.search("version|hasattr|TF1|TF2", n.id if isinstance(n, ast.Name) else n.attr, re.IGNORECASE)
-               for n in ast.walk(test))
+    return any(
+        isinstance(n, ast.Name | ast.Attribute)
+        and re.search("version|hasattr|TF1|TF2", n.id if isinstance(n, ast.Name) else n.attr, re.IGNORECASE)
+        for n in ast.walk(test)
+    )
 
 
 def _at(node: ast.AST, names: dict[str, str]) -> Iterator[tuple[Evidence, str]]:
@@ -162,7 +182,9 @@ def _at(node: ast.AST, names: dict[str, str]) -> Iterator[tuple[Evidence, str]]:
             yield from _call(node, names)
         case ast.Constant(value=str(value)) if value.endswith(".keras") and value != ".keras":
             yield Evidence((2, 12)), f"the file format of {value!r}"
-        case ast.Assign(targets=[ast.Subscript(slice=ast.Constant(value=str(name)))], value=ast.Constant(value=value)):
+        case ast.Assign(
+            targets=[ast.Subscript(slice=ast.Constant(value=str(name)))], value=ast.Constant(value=value)
+        ):
             yield from _environment(name, value)
 
 
@@ -175,8 +197,11 @@ def _call(node: ast.Call, names: dict[str, str]) -> Iterator[tuple[Evidence, str
         elif method in ("fit", "evaluate", "predict"):
             for argument in keywords.intersection(_LOADER_ARGUMENTS):
                 yield _KERAS2, f"{method}({argument}=...)"
-        elif method in ("setdefault", "putenv") and len(node.args) == 2 \
-                and all(isinstance(a, ast.Constant) for a in node.args):
+        elif (
+            method in ("setdefault", "putenv")
+            and len(node.args) == 2
+            and all(isinstance(a, ast.Constant) for a in node.args)
+        ):
             yield from _environment(*(a.value for a in node.args if isinstance(a, ast.Constant)))
     if "lr" in keywords and re.fullmatch(r"keras\.optimizers\.[A-Z]\w*", _dotted(node.func, names)):
         yield _KERAS2, f"{ast.unparse(node.func)}(lr=...)"
@@ -202,8 +227,11 @@ def _named(dotted: str, text: str) -> Iterator[tuple[Evidence, str]]:
 
 def _canonical(dotted: str) -> str:
     """`tensorflow.keras.x` as `keras.x`."""
-    return re.sub(r"^tensorflow\.(?:python\.)?(?=keras\b)|^tensorflow(?=\.optimizers\b)",
-                  lambda m: "" if m[0].endswith(".") else "keras", dotted)
+    return re.sub(
+        r"^tensorflow\.(?:python\.)?(?=keras\b)|^tensorflow(?=\.optimizers\b)",
+        lambda m: "" if m[0].endswith(".") else "keras",
+        dotted,
+    )
 
 
 def _dotted(node: ast.expr, names: dict[str, str]) -> str:
@@ -228,10 +256,12 @@ def _imported(tree: ast.Module) -> dict[str, str]:
         match node:
             case ast.Import():
                 for alias in node.names:
-                    bind(alias.asname or alias.name.split(".")[0], alias.name if alias.asname else alias.name.split(".")[0])
+                    root = alias.name.split(".")[0]
+                    bind(alias.asname or root, alias.name if alias.asname else root)
             case ast.ImportFrom(module=str(module), level=0):
                 for alias in node.names:
                     bind(alias.asname or alias.name, f"{module}.{alias.name}")
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Attribute() as value) if dotted := _dotted(value, names):
-                bind(name, dotted)
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Attribute() as value):
+                if dotted := _dotted(value, names):
+                    bind(name, dotted)
     return names

@@ -1,18 +1,18 @@
 """How a Keras model is put together: its layers, and the layers at the end of each output.
 
-    built = structure(model)           # `model`: a Value of kind "model" (or "layer", for a class of the script's own)
-    built.layers                       # every layer in it, nested models and wrapped layers included
-    built.tails                        # per output the last layers, last first
-    built.unseen                       # what of it cannot be seen, and why
+    built = structure(model)    # a Value of kind "model", or "layer" for a class of the script's own
+    built.layers                # every layer in it, those of nested models and wrapped ones included
+    built.tails                 # per output the last layers, last first
+    built.unseen                # what of it cannot be seen, and why
 
-Nothing is guessed: what is not listed in `layers` or `operators` has a reason in `unseen`. Where a branch or several
-callers give alternatives, all of them are listed.
+Nothing is guessed: what is not listed in `layers` or `operators` has a reason in `unseen`. Where a branch or
+several callers give alternatives, all of them are listed.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -20,16 +20,19 @@ from . import catalog
 from .script import Script, own_nodes
 from .values import Value, Values
 
-#: Layers that change shape, apply a function without weights, or merge: what they return was computed before them.
+#: Layers that change shape, apply a function without weights, or merge: what they return was computed before
+#: them.
 PASSIVE = frozenset(
-    "Activation Softmax ReLU LeakyReLU ELU ThresholdedReLU PReLU Flatten Reshape Permute RepeatVector Dropout "
-    "SpatialDropout1D SpatialDropout2D SpatialDropout3D GaussianDropout AlphaDropout GaussianNoise Lambda Masking "
-    "Cropping1D Cropping2D Cropping3D ZeroPadding1D ZeroPadding2D ZeroPadding3D UpSampling1D UpSampling2D UpSampling3D "
-    "Add Subtract Multiply Average Maximum Minimum Concatenate Identity Rescaling Resizing UnitNormalization "
-    "GlobalAveragePooling1D GlobalAveragePooling2D GlobalAveragePooling3D GlobalAvgPool1D GlobalAvgPool2D "
-    "GlobalAvgPool3D GlobalMaxPooling1D GlobalMaxPooling2D GlobalMaxPooling3D GlobalMaxPool1D GlobalMaxPool2D "
-    "GlobalMaxPool3D AveragePooling1D AveragePooling2D AveragePooling3D AvgPool1D AvgPool2D AvgPool3D MaxPooling1D "
-    "MaxPooling2D MaxPooling3D MaxPool1D MaxPool2D MaxPool3D ActivityRegularization".split())
+    "Activation Softmax ReLU LeakyReLU ELU ThresholdedReLU PReLU Flatten Reshape Permute RepeatVector "
+    "Dropout SpatialDropout1D SpatialDropout2D SpatialDropout3D GaussianDropout AlphaDropout GaussianNoise "
+    "Lambda Masking Cropping1D Cropping2D Cropping3D ZeroPadding1D ZeroPadding2D ZeroPadding3D UpSampling1D "
+    "UpSampling2D UpSampling3D Add Subtract Multiply Average Maximum Minimum Concatenate Identity Rescaling "
+    "Resizing UnitNormalization GlobalAveragePooling1D GlobalAveragePooling2D GlobalAveragePooling3D "
+    "GlobalAvgPool1D GlobalAvgPool2D GlobalAvgPool3D GlobalMaxPooling1D GlobalMaxPooling2D "
+    "GlobalMaxPooling3D GlobalMaxPool1D GlobalMaxPool2D GlobalMaxPool3D AveragePooling1D AveragePooling2D "
+    "AveragePooling3D AvgPool1D AvgPool2D AvgPool3D MaxPooling1D MaxPooling2D MaxPooling3D MaxPool1D "
+    "MaxPool2D MaxPool3D ActivityRegularization".split()
+)
 
 #: Arguments of a layer's call that are no tensors it computes with.
 _NOT_TENSORS = frozenset({"training", "mask", "return_attention_scores", "use_causal_mask"})
@@ -41,20 +44,25 @@ Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 @dataclass(frozen=True, eq=False)
 class Unseen:
-    """A part of a model that cannot be followed. `output`: it (also) makes an output."""
+    """A part of a model that cannot be followed.
+
+    output: it makes an output, or may. inside: layers may be hidden in it (False: only which output it is is
+    unknown).
+    """
 
     reason: str
     node: ast.AST
     script: Script
     output: bool = False
+    inside: bool = True
 
 
 @dataclass(frozen=True, eq=False)
 class Code:
     """A function of the project that runs as part of a model.
 
-    role: "activation" (given to a layer), "lambda" (body of a `Lambda` layer), "method" (of a class that is a layer
-    or a model; `owner` is the class). `layer` is the layer or model that it runs in.
+    role: "activation" (given to a layer), "lambda" (body of a `Lambda` layer), "method" (of a class that is a
+    layer or a model; `owner` is the class). `layer` is the layer or model that it runs in.
     """
 
     script: Script
@@ -68,16 +76,18 @@ class Code:
 class Structure:
     """What is known of one model.
 
-    layers: every layer, as the Value of the call that constructs it (`node`, `script`); classes of the script's own
+    layers: every layer, as the Value of the call that constructs it (`node`, `script`); classes of the
+    script's own
         have `cls`. Layers that a class constructs for itself are included.
     models: nested models, the same way; also `applications.*` and what is loaded or cloned.
     operators: symbolic tensors that are made without a layer: `a + b`, `tf.concat(...)`, `x[:, 0]`.
     calls: the symbolic tensors that layers and nested models return (`base` is the layer).
     chains: the possible lists of layers of a Sequential, first layer first.
-    hidden: the nodes of layers that a later computing layer or operator of the same model takes its input from.
-    inputs: the `Input(...)` calls it was followed back to.
+    hidden: the nodes of layers that a later computing layer or operator of the same model takes its input
+    from. inputs: the `Input(...)` calls it was followed back to.
     code: the project's own functions that run inside it.
-    tails: for every output (and alternative) the last values, last first, back to and including the one that last
+    tails: for every output (and alternative) the last values, last first, back to and including the one that
+    last
         computed something: layers, operators (kind "tensor"), or a nested model that cannot be looked into.
     """
 
@@ -94,7 +104,7 @@ class Structure:
     unseen: list[Unseen] = field(default_factory=list)
 
     def layer_names(self) -> set[str]:
-        """Keras names without `layers.` of the library layers in it, those its own classes derive from included."""
+        """Names (`Dense`) of Keras's layers in it, and of those that its own classes derive from."""
         found = {layer.keras.removeprefix("layers.") for layer in self.layers if layer.keras}
         for layer in [*self.layers, self.model]:
             if layer.cls and layer.cls.script and isinstance(layer.cls.node, ast.ClassDef):
@@ -171,21 +181,28 @@ class _Reader:
                 if value.kind == "model":
                     _merge(built, self.read(value), tails=True)
                 else:
-                    built.unseen.append(Unseen("the model that is cloned cannot be followed", call, script, True))
+                    built.unseen.append(
+                        Unseen("the model that is cloned cannot be followed", call, script, True)
+                    )
         elif path == "layers." + path[7:] and model.kind == "layer":
             built.layers.append(model)
             built.tails.append((model,))
         else:
-            what = "is loaded from a file" if "load" in path or "json" in path else f"is made by `{model.name}`"
+            what = (
+                "is loaded from a file" if "load" in path or "json" in path else f"is made by `{model.name}`"
+            )
             built.models.append(model)
             built.unseen.append(Unseen(f"the model {what}", call, script, True))
 
-    # -- functional models ---------------------------------------------------------------------------------------
+    # -- functional models -----------------------------------------------------------------------------------
 
     def _functional(self, built: Structure, script: Script, call: ast.AST, outputs: ast.expr | None) -> None:
         if outputs is None:
-            built.unseen.append(Unseen("the outputs of the model are not given in a way that can be followed", call,
-                                       script, True))
+            built.unseen.append(
+                Unseen(
+                    "the outputs of the model are not given in a way that can be followed", call, script, True
+                )
+            )
             return
         self._graph(built, script, outputs)
         built.tails.extend(self._tails(built, script, outputs, ()))
@@ -209,12 +226,21 @@ class _Reader:
                     self._part(built, value.base, value.node, value.script or owner)
                 elif value.kind == "unknown":
                     if not _is_own_layer(value):
-                        built.unseen.append(Unseen(f"a tensor cannot be followed: {value.name}", value.node or expr,
-                                                   value.script or owner))
-                elif value.kind == "parameter" and not isinstance(expr, ast.Constant):
-                    if not _is_input_of_call(value):
-                        built.unseen.append(Unseen(f"`{value.name}` is given from outside", value.node or expr,
-                                                   value.script or owner))
+                        built.unseen.append(
+                            Unseen(
+                                f"a tensor cannot be followed: {value.name}",
+                                value.node or expr,
+                                value.script or owner,
+                            )
+                        )
+                elif value.kind == "parameter" and not _is_input_of_call(value):
+                    built.unseen.append(
+                        Unseen(
+                            f"`{value.name}` is given from outside",
+                            value.node or expr,
+                            value.script or owner,
+                        )
+                    )
 
     def _made(self, built: Structure, tensor: Value, hidden: bool) -> list[tuple[Script, ast.expr, bool]]:
         """Note what made a tensor; give the expressions that it was made from."""
@@ -238,7 +264,9 @@ class _Reader:
         if part.name == "get_layer" and part.base is not None and part.base.kind == "model":
             self._part(built, part.base, node, script)
         elif part.kind not in ("layer", "model") or (part.node is None and part.cls is None):
-            built.unseen.append(Unseen("a layer is taken out of another model", node or part.node or script.tree, script))
+            built.unseen.append(
+                Unseen("a layer is taken out of another model", node or part.node or script.tree, script)
+            )
         elif part.kind == "model":
             inner = self.read(part)
             built.models.append(part)
@@ -267,24 +295,37 @@ class _Reader:
                         self._part(built, v, expr, script)
                     elif v.kind in ("function", "method") and isinstance(v.node, Function) and v.script:
                         role = "lambda" if layer.keras == "layers.Lambda" else "activation"
-                        if not name.endswith(("initializer", "constraint", "kernel_regularizer", "bias_regularizer")):
+                        if not name.endswith(
+                            ("initializer", "constraint", "kernel_regularizer", "bias_regularizer")
+                        ):
                             built.code.append(Code(v.script, v.node, role, layer))
-                    elif v.kind == "unknown" and layer.keras in _WRAPPERS and (not name or name in ("layer", "cell")):
+                    elif (
+                        v.kind == "unknown"
+                        and layer.keras in _WRAPPERS
+                        and (not name or name in ("layer", "cell"))
+                    ):
                         built.unseen.append(Unseen("the wrapped layer cannot be followed", expr, script))
 
-    # -- where outputs are made ----------------------------------------------------------------------------------
+    # -- where outputs are made ------------------------------------------------------------------------------
 
-    def _tails(self, built: Structure, script: Script, expr: ast.expr, above: tuple[ast.AST, ...]
-               ) -> list[tuple[Value, ...]]:
+    def _tails(
+        self, built: Structure, script: Script, expr: ast.expr, above: tuple[ast.AST, ...]
+    ) -> list[tuple[Value, ...]]:
         found: list[tuple[Value, ...]] = []
         for value in _tensors(script, expr):
             found.extend(self._tail(built, value, script, expr, above))
         return list({tuple(id(v) for v in t): t for t in found}.values())[:_MAX_PATHS]
 
-    def _tail(self, built: Structure, value: Value, script: Script, expr: ast.expr, above: tuple[ast.AST, ...]
-              ) -> list[tuple[Value, ...]]:
+    def _tail(
+        self, built: Structure, value: Value, script: Script, expr: ast.expr, above: tuple[ast.AST, ...]
+    ) -> list[tuple[Value, ...]]:
         node = value.node
-        if is_output(value) and value.base is not None and value.base.kind == "model" and value.base.name != "get_layer":
+        if (
+            is_output(value)
+            and value.base is not None
+            and value.base.kind == "model"
+            and value.base.name != "get_layer"
+        ):
             value = Value("tensor", node, value.script, value.base.name, base=value.base)
         if value.kind == "tensor" and node is not None and value.script is not None:
             if node in above or len(above) > _MAX_TAIL:
@@ -295,8 +336,15 @@ class _Reader:
                 built.unseen += [u for u in inner.unseen if u.output]
                 return inner.tails or ([] if any(u.output for u in inner.unseen) else [(base,)])
             if base is not None and base.name == "get_layer":
-                built.unseen.append(Unseen("the output is that of a layer taken out of another model", node,
-                                           value.script, True))
+                built.unseen.append(
+                    Unseen(
+                        "the output is that of a layer taken out of another model",
+                        node,
+                        value.script,
+                        True,
+                        False,
+                    )
+                )
                 return []
             this = base if base is not None and base.kind == "layer" else value
             if (this is base and not is_passive(this)) or value.keras == "layers.Input":
@@ -308,11 +356,18 @@ class _Reader:
         if value.kind in ("unknown", "parameter", "object", "method", "array"):
             why = value.name if value.kind == "unknown" else "it is not the result of a layer that is known"
             if not above:
-                built.unseen.append(Unseen(f"an output cannot be followed: {why}", value.node or expr,
-                                           value.script or script, True))
+                built.unseen.append(
+                    Unseen(
+                        f"an output cannot be followed: {why}",
+                        value.node or expr,
+                        value.script or script,
+                        True,
+                        False,
+                    )
+                )
         return []
 
-    # -- Sequential ----------------------------------------------------------------------------------------------
+    # -- Sequential ------------------------------------------------------------------------------------------
 
     def _sequential(self, built: Structure, script: Script, call: ast.Call, layers: ast.expr | None) -> None:
         start: _Path = ()
@@ -330,16 +385,20 @@ class _Reader:
                 elif value.kind == "tensor" and value.keras == "layers.Input":
                     built.inputs.append(value)
                 elif not (value.kind == "constant" and value.literal is None):
-                    built.unseen.append(Unseen("a layer of it cannot be followed", item.node, item.script))
+                    built.unseen.append(Unseen(_not_a_layer(value), item.node, item.script))
         for path in paths:
             chain = tuple(v for item in path for v in item.values)
             built.chains.append(chain)
             tails = self._path_tails(built, path[::-1], call, script)
             built.tails.extend(tails)
             ends = max((len(t) for t in tails), default=0)
-            built.hidden |= {v.node for item in path[:max(0, len(path) - ends)] for v in item.values if v.node}
+            built.hidden |= {
+                v.node for item in path[: max(0, len(path) - ends)] for v in item.values if v.node
+            }
 
-    def _path_tails(self, built: Structure, path: _Path, call: ast.AST, script: Script) -> list[tuple[Value, ...]]:
+    def _path_tails(
+        self, built: Structure, path: _Path, call: ast.AST, script: Script
+    ) -> list[tuple[Value, ...]]:
         """Last values of a chain of layers that is given last layer first."""
         if not path:
             built.unseen.append(Unseen("no layers are seen in the model", call, script, True))
@@ -359,10 +418,11 @@ class _Reader:
             elif value.kind == "tensor":
                 found.append((value,))
             elif not (value.kind == "constant" and value.literal is None):
-                built.unseen.append(Unseen("the last layer cannot be followed", path[0].node, path[0].script, True))
+                what = _not_a_layer(value).replace("a layer of it", "the last layer")
+                built.unseen.append(Unseen(what, path[0].node, path[0].script, True))
         return list({tuple(id(v) for v in t): t for t in found}.values())[:_MAX_PATHS]
 
-    # -- classes -------------------------------------------------------------------------------------------------
+    # -- classes ---------------------------------------------------------------------------------------------
 
     def _of_class(self, built: Structure, model: Value) -> None:
         cls = model.cls
@@ -379,12 +439,21 @@ class _Reader:
                         self._part(built, value, call, script)
         call_method = owner.method(cls.node, "call") or owner.method(cls.node, "__call__")
         for base in owner.bases(cls.node):
-            if base.kind == "symbol" and not (base.keras or base.name in ("builtins.object", "tensorflow.Module")):
-                built.unseen.append(Unseen(f"`{cls.name}` derives from `{base.name}`", cls.node, owner,
-                                           call_method is None))
+            if base.kind == "symbol" and not (
+                base.keras or base.name in ("builtins.object", "tensorflow.Module")
+            ):
+                built.unseen.append(
+                    Unseen(f"`{cls.name}` derives from `{base.name}`", cls.node, owner, call_method is None)
+                )
             elif base.kind == "unknown":
-                built.unseen.append(Unseen(f"what `{cls.name}` derives from cannot be followed", cls.node, owner,
-                                           call_method is None))
+                built.unseen.append(
+                    Unseen(
+                        f"what `{cls.name}` derives from cannot be followed",
+                        cls.node,
+                        owner,
+                        call_method is None,
+                    )
+                )
         if call_method is not None:
             script, function = call_method
             for expr in script.returns(function):
@@ -396,7 +465,11 @@ class _Reader:
         if initializer is not None and bases & {"models.Model", "models.Sequential"}:
             script, function = initializer
             for node in own_nodes(function):
-                if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "__init__":
+                if (
+                    isinstance(node, ast.Call)
+                    and isinstance(node.func, ast.Attribute)
+                    and node.func.attr == "__init__"
+                ):
                     if "models.Sequential" in bases:
                         layers = script.bind(node, "Sequential").get("layers")
                         self._sequential(built, script, node, layers)
@@ -405,17 +478,32 @@ class _Reader:
                     if outputs is not None:
                         self._functional(built, script, node, outputs)
                         return
-        elif any(b.kind == "symbol" and b.keras.startswith("layers.") and b.keras != "layers.Layer"
-                 for b in owner.bases(cls.node)):
+        elif any(
+            b.kind == "symbol" and b.keras.startswith("layers.") and b.keras != "layers.Layer"
+            for b in owner.bases(cls.node)
+        ):
             built.tails.append((model,))
             return
-        if model.kind == "model" and id(call_method) not in own and not any(
-                name in owner.methods(cls.node) for name in ("train_step", "compute_loss")):
-            built.unseen.append(Unseen(f"`{cls.name}` has no `call` method that can be read", cls.node, owner, True))
+        if (
+            model.kind == "model"
+            and id(call_method) not in own
+            and not any(name in owner.methods(cls.node) for name in ("train_step", "compute_loss"))
+        ):
+            built.unseen.append(
+                Unseen(f"`{cls.name}` has no `call` method that can be read", cls.node, owner, True)
+            )
 
 
-_WRAPPERS = frozenset({"layers.TimeDistributed", "layers.Bidirectional", "layers.RNN", "layers.Wrapper",
-                       "layers.SpectralNormalization", "layers.StackedRNNCells"})
+_WRAPPERS = frozenset(
+    {
+        "layers.TimeDistributed",
+        "layers.Bidirectional",
+        "layers.RNN",
+        "layers.Wrapper",
+        "layers.SpectralNormalization",
+        "layers.StackedRNNCells",
+    }
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -431,7 +519,7 @@ _Path: TypeAlias = tuple[Item, ...]
 
 
 def elements(script: Script, node: ast.expr, depth: int = 0) -> list[Item] | None:
-    """The elements of a list expression in order; a comprehension counts as its element twice. None if it is open."""
+    """The elements of a list in order, a comprehension as its element twice; None where it is open."""
     if depth > 8:
         return None
     match node:
@@ -453,7 +541,9 @@ def elements(script: Script, node: ast.expr, depth: int = 0) -> list[Item] | Non
             return elements(script, node.left, depth + 1) or elements(script, node.right, depth + 1)
         case ast.ListComp() | ast.GeneratorExp():
             return [Item(script.values(node.elt), node.elt, script)] * 2
-        case ast.Call() if script.called(node) in ("builtins.list", "builtins.tuple", "builtins.filter") and node.args:
+        case ast.Call() if (
+            script.called(node) in ("builtins.list", "builtins.tuple", "builtins.filter") and node.args
+        ):
             return elements(script, node.args[-1], depth + 1)
         case ast.Constant(value=None):
             return []
@@ -465,7 +555,13 @@ def elements(script: Script, node: ast.expr, depth: int = 0) -> list[Item] | Non
         return None
     for owner, use in value.script.flow(value.node):  # layers.append(...)
         parent = owner.parents.get(use)
-        if isinstance(parent, ast.Attribute) and parent.attr in ("append", "extend", "insert", "remove", "pop"):
+        if isinstance(parent, ast.Attribute) and parent.attr in (
+            "append",
+            "extend",
+            "insert",
+            "remove",
+            "pop",
+        ):
             call = owner.parents.get(parent)
             if not isinstance(call, ast.Call) or not call.args or parent.attr not in ("append", "extend"):
                 return None
@@ -476,8 +572,9 @@ def elements(script: Script, node: ast.expr, depth: int = 0) -> list[Item] | Non
                 if more is None:
                     return None
                 items += more
-        elif isinstance(parent, ast.AugAssign) or (isinstance(parent, ast.Subscript)
-                                                   and not isinstance(parent.ctx, ast.Load)):
+        elif isinstance(parent, ast.AugAssign) or (
+            isinstance(parent, ast.Subscript) and not isinstance(parent.ctx, ast.Load)
+        ):
             return None
     return items
 
@@ -488,12 +585,17 @@ class _Additions:
     def __init__(self, script: Script, call: ast.Call, start: _Path) -> None:
         self.script, self.call, self.start = script, call, start[-_MAX_TAIL:]
         self.uses = {e: s for s, e in script.flow(call)}
-        if isinstance(call.func, ast.Attribute) and call.func.attr == "__init__":  # `super().__init__()` of a subclass
+        if (
+            isinstance(call.func, ast.Attribute) and call.func.attr == "__init__"
+        ):  # `super().__init__()` of a subclass
             function = script.function_of(call)
             if isinstance(function, ast.FunctionDef) and function.args.args:
                 name = function.args.args[0].arg
-                self.uses |= {n: script for n in ast.walk(function) if isinstance(n, ast.Name) and n.id == name
-                              and isinstance(n.ctx, ast.Load)}
+                self.uses |= {
+                    n: script
+                    for n in ast.walk(function)
+                    if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)
+                }
         self.active: list[ast.AST] = []
         self.reached: set[ast.AST] = set()
         self.built: set[_Path] = set()
@@ -527,7 +629,9 @@ class _Additions:
         self.active.pop()
         return ends
 
-    def _block(self, script: Script, body: list[ast.stmt], states: set[_Path], ends: set[_Path]) -> set[_Path]:
+    def _block(
+        self, script: Script, body: list[ast.stmt], states: set[_Path], ends: set[_Path]
+    ) -> set[_Path]:
         for statement in body:
             states = self._statement(script, statement, states, ends)
             if len(states) > _MAX_PATHS:
@@ -539,7 +643,9 @@ class _Additions:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 return states
             case ast.If():
-                return self._block(script, node.body, states, ends) | self._block(script, node.orelse, states, ends)
+                return self._block(script, node.body, states, ends) | self._block(
+                    script, node.orelse, states, ends
+                )
             case ast.For() | ast.AsyncFor() | ast.While():
                 once = self._block(script, node.body, states, ends)
                 twice = self._block(script, node.body, once, ends)
@@ -552,7 +658,9 @@ class _Additions:
                 states = self._block(script, node.body, states, ends)
                 failed = [self._block(script, h.body, states, ends) for h in node.handlers]
                 states = states.union(*failed)
-                return self._block(script, node.finalbody, self._block(script, node.orelse, states, ends), ends)
+                return self._block(
+                    script, node.finalbody, self._block(script, node.orelse, states, ends), ends
+                )
             case ast.Match():
                 return states.union(*(self._block(script, c.body, states, ends) for c in node.cases))
         states = self._events(script, node, states)
@@ -581,7 +689,11 @@ class _Additions:
     def _change(self, script: Script, use: ast.AST) -> _Change | None:
         attribute = script.parents.get(use)
         call = script.parents.get(attribute) if isinstance(attribute, ast.Attribute) else None
-        if not isinstance(attribute, ast.Attribute) or not isinstance(call, ast.Call) or call.func is not attribute:
+        if (
+            not isinstance(attribute, ast.Attribute)
+            or not isinstance(call, ast.Call)
+            or call.func is not attribute
+        ):
             return None
         if attribute.attr == "add":
             argument = call.args[0] if call.args else script.argument(call, "layer")
@@ -599,8 +711,12 @@ class _Additions:
         if not isinstance(call, ast.Call) or call.func is use or call in self.active:
             return states
         for callee in script.values(call.func):
-            if callee.kind in ("function", "method") and callee.script and isinstance(callee.node, ast.FunctionDef) \
-                    and callee.node not in self.active:
+            if (
+                callee.kind in ("function", "method")
+                and callee.script
+                and isinstance(callee.node, ast.FunctionDef)
+                and callee.node not in self.active
+            ):
                 states = self._function(callee.script, callee.node, states)
         return states
 
@@ -616,7 +732,7 @@ class _Change:
         return True
 
 
-# -- small helpers ---------------------------------------------------------------------------------------------------
+# -- small helpers -------------------------------------------------------------------------------------------
 
 
 def operands(tensor: Value) -> list[ast.expr]:
@@ -625,8 +741,12 @@ def operands(tensor: Value) -> list[ast.expr]:
         case ast.Call() as call:
             given = [a.value if isinstance(a, ast.Starred) else a for a in call.args]
             given += [k.value for k in call.keywords if k.arg not in _NOT_TENSORS]
-            if isinstance(call.func, ast.Attribute) and tensor.base is None and tensor.kind == "tensor" \
-                    and tensor.name == "method":
+            if (
+                isinstance(call.func, ast.Attribute)
+                and tensor.base is None
+                and tensor.kind == "tensor"
+                and tensor.name == "method"
+            ):
                 given.append(call.func.value)
             return given
         case ast.BinOp() as operation:
@@ -635,6 +755,8 @@ def operands(tensor: Value) -> list[ast.expr]:
             return [operation.operand]
         case ast.Subscript() as item:
             return [item.value]
+        case ast.AugAssign() as change:  # what was there before is an alternative of the name already
+            return [change.value]
         case ast.Compare() as comparison:
             return [comparison.left, *comparison.comparators]
     return []
@@ -642,7 +764,8 @@ def operands(tensor: Value) -> list[ast.expr]:
 
 def _tensors(script: Script, expr: ast.expr) -> Iterator[Value]:
     """The alternatives of an expression, with the elements of lists and dicts in their place."""
-    for value in script.values(expr):
+    for found in script.values(expr):
+        value = _operation(found)
         if value.kind == "sequence":
             for item in value.items:
                 for v in item:
@@ -650,8 +773,12 @@ def _tensors(script: Script, expr: ast.expr) -> Iterator[Value]:
         elif value.kind == "mapping" and isinstance(value.node, ast.Dict) and value.script:
             for entry in value.node.values:
                 yield from _tensors(value.script, entry)
-        elif value.kind == "object" and value.name in ("list", "operator") and value.script \
-                and isinstance(value.node, ast.expr):
+        elif (
+            value.kind == "object"
+            and value.name in ("list", "operator")
+            and value.script
+            and isinstance(value.node, ast.expr)
+        ):
             items = elements(value.script, value.node)
             if items is None:
                 yield value
@@ -665,8 +792,12 @@ def _tensors(script: Script, expr: ast.expr) -> Iterator[Value]:
             for owner, use in value.script.flow(value.node):
                 parent = owner.parents.get(use)
                 call = owner.parents.get(parent) if isinstance(parent, ast.Attribute) else None
-                if isinstance(parent, ast.Attribute) and parent.attr == "append" and isinstance(call, ast.Call) \
-                        and call.args:
+                if (
+                    isinstance(parent, ast.Attribute)
+                    and parent.attr == "append"
+                    and isinstance(call, ast.Call)
+                    and call.args
+                ):
                     yield from _tensors(owner, call.args[0])
 
 
@@ -676,7 +807,25 @@ def _flat(value: Value) -> Iterator[Value]:
             for v in item:
                 yield from _flat(v)
     else:
-        yield value
+        yield _operation(value)
+
+
+def _operation(value: Value) -> Value:
+    """In a model, what an operator makes of something unknown is a tensor."""
+    if value.kind != "unknown" or value.script is None or value.node is None:
+        return value
+    parent = value.script.parents.get(value.node)
+    if isinstance(parent, ast.AugAssign) and parent.target is value.node:
+        return Value("tensor", parent, value.script, "operator")
+    if isinstance(value.node, ast.BinOp | ast.UnaryOp | ast.Subscript | ast.Compare):
+        return Value("tensor", value.node, value.script, "operator")
+    return value
+
+
+def _not_a_layer(value: Value) -> str:
+    if value.kind in ("object", "symbol") and "." in value.name and not value.name.startswith("builtins."):
+        return f"`{value.name}` is not a layer that is known"
+    return "a layer of it cannot be followed"
 
 
 def is_output(value: Value) -> bool:
@@ -685,7 +834,7 @@ def is_output(value: Value) -> bool:
 
 
 def _is_own_layer(value: Value) -> bool:
-    """What a class calls one of the layers that it made itself and keeps in a list or dict: `self.blocks[i](x)`."""
+    """A call of a layer that the class itself made and keeps in a list or dict: `self.blocks[i](x)`."""
     script, call = value.script, value.node
     if script is None or not isinstance(call, ast.Call):
         return False
@@ -710,8 +859,11 @@ def _made_by_class(script: Script, node: ast.AST) -> bool:
     if not isinstance(owner, ast.ClassDef):
         return False
     assigned = script.assigned_attributes(owner).get(node.attr, [])
-    return bool(assigned) and all(v.kind in ("layer", "model", "sequence", "object", "mapping", "constant")
-                                  for s, e in assigned for v in s.values(e))
+    return bool(assigned) and all(
+        v.kind in ("layer", "model", "sequence", "object", "mapping", "constant")
+        for s, e in assigned
+        for v in s.values(e)
+    )
 
 
 def _is_input_of_call(value: Value) -> bool:
@@ -735,7 +887,7 @@ def _merge(into: Structure, inner: Structure, *, tails: bool) -> None:
         into.hidden |= inner.hidden
         into.unseen += inner.unseen
     else:
-        into.unseen += [Unseen(u.reason, u.node, u.script) for u in inner.unseen]
+        into.unseen += [Unseen(u.reason, u.node, u.script) for u in inner.unseen if u.inside]
 
 
 def _unique(built: Structure) -> Structure:

@@ -1,14 +1,14 @@
 """Input pipelines: the stages that made a dataset, and everything that is done with one.
 
-For a dataset value, `stages` and `upstream` look back to its sources. `routes` looks forward: one route for every
-way from a dataset to something that uses it up (a fit, a loop, an iterator, an escape), with the stages on the way.
-`roles` says what a dataset is for. `consumers` lists the places of a script where pipelines end.
+For a dataset value, `stages` and `upstream` look back to its sources. `routes` looks forward: one route for
+every way from a dataset to something that uses it up (a fit, a loop, an iterator, an escape), with the stages
+on the way. `roles` says what a dataset is for. `consumers` lists the places of a script where pipelines end.
 
     for use in consumers(script):            # model.fit(ds): Use(kind="fit", node=<ds>, call=<the call>)
         for value in script.values(use.node):
-            [s.name for s in stages(value)]  # ["tensorflow.data.Dataset.from_tensor_slices", "shuffle", "batch"]
+            [s.name for s in stages(value)]  # ["tensorflow.data.Dataset.from_tensor_slices", "batch"]
     for route in routes(script, call):       # from the dataset that `call` makes
-        route.stages, route.end.kind         # the dataset methods that follow, then "fit", "loop", "escape", ...
+        route.names(), route.end.kind        # the dataset methods that follow, then "fit", "loop", "escape"
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from weakref import WeakKeyDictionary
 
 from . import catalog
 from .scopes import FUNCTIONS
-from .script import Script, Way, own_nodes
-from .values import Value
+from .script import Script, Way
+from .values import Value, is_property
 
 UseKind = Literal["stage", "fit", "validate", "evaluate", "predict", "loop", "iterator", "input_fn", "adapt",
                   "inspect", "attribute", "escape"]
@@ -40,15 +40,18 @@ COMBINING = {
     "tensorflow.data.experimental.choose_from_datasets": "choose_from_datasets",
 }
 #: Dataset classes that read the files that they are given, which may come from a dataset.
-READERS = {f"tensorflow.data.{n}": n for n in ("TFRecordDataset", "TextLineDataset", "FixedLengthRecordDataset")}
+READERS = {f"tensorflow.data.{n}": n
+           for n in ("TFRecordDataset", "TextLineDataset", "FixedLengthRecordDataset")}
 
-#: Stages that hand on what they get: nothing is computed in them that a prefetch before them would not have ready.
+#: Stages that hand on what they get: a prefetch before them has everything ready.
 PASSING = frozenset("take skip repeat with_options enumerate shard take_while".split())
 
-_WRAPPERS = frozenset({"builtins.enumerate", "tqdm.tqdm", "tqdm.auto.tqdm", "tqdm.notebook.tqdm", "tqdm.trange",
+_WRAPPERS = frozenset({"builtins.enumerate", "tqdm.tqdm", "tqdm.auto.tqdm", "tqdm.notebook.tqdm",
                        "tensorflow_datasets.as_numpy"})
-_LOOKS = frozenset("print len type isinstance hasattr getattr id repr str bool callable help dir vars".split())
+_LOOKS = frozenset("print len type isinstance hasattr id repr str bool callable help dir vars".split())
+_READS_ALL = frozenset("list tuple zip sum sorted next map".split())
 _ITERATORS = frozenset("make_one_shot_iterator make_initializable_iterator".split())
+_DISTRIBUTE = "experimental_distribute_dataset"
 _SITES: dict[str, dict[str, UseKind]] = {
     "fit": {"x": "fit", "validation_data": "validate"},
     "fit_generator": {"generator": "fit", "validation_data": "validate"},
@@ -68,8 +71,8 @@ class Use:
     """One thing that is done with a dataset.
 
     kind: "stage" (`call` makes the next dataset), "fit", "validate" (validation_data), "evaluate", "predict",
-    "loop" (`call` is the `for`, comprehension or consuming call), "iterator" (`call` makes it), "input_fn" (an
-    Estimator reads it), "adapt" (a preprocessing layer learns from it), "inspect" (printed, counted, compared),
+    "loop" (`call` is the `for`, comprehension or consuming call), "iterator" (`call` makes it), "input_fn"
+    (an Estimator reads it), "adapt" (a preprocessing layer learns from it), "inspect" (printed, counted),
     "attribute" (`ds.class_names`), or "escape": it goes where it is not followed; `name` says where to.
     """
 
@@ -99,11 +102,11 @@ class Route:
         return next((s for s in self.stages if s.name in names), None)
 
 
-# -- backwards ----------------------------------------------------------------------------------------------------
+# -- backwards ----------------------------------------------------------------------------------------------
 
 
 def stages(dataset: Value) -> list[Value]:
-    """The stages that made a dataset, its source first; datasets that were combined are left to `upstream`."""
+    """The stages that made a dataset, its source first; combined datasets are left to `upstream`."""
     found = [dataset]
     while (base := found[-1].base) is not None and base.kind in ("dataset", "tfds"):
         found.append(base)
@@ -162,13 +165,13 @@ def _applies(stage: Value, *names: str) -> bool:
     return any(v.name.rpartition(".")[2] in names for v in stage.script.values(stage.node.args[0]))
 
 
-# -- forwards -----------------------------------------------------------------------------------------------------
+# -- forwards -----------------------------------------------------------------------------------------------
 
 _USES: WeakKeyDictionary[Script, dict[ast.AST, list[Use]]] = WeakKeyDictionary()
 
 
 def uses(script: Script, node: ast.AST) -> list[Use]:
-    """What is done with the dataset that an expression makes, wherever its value goes; further stages are one use."""
+    """What is done with the dataset that an expression makes, wherever its value goes."""
     memo = _USES.setdefault(script, {})
     if node not in memo:
         memo[node] = []  # a function that is asked for while it is looked at adds nothing
@@ -177,7 +180,7 @@ def uses(script: Script, node: ast.AST) -> list[Use]:
 
 
 def routes(script: Script, node: ast.AST) -> list[Route]:
-    """Every way from the dataset that `node` makes to something that uses it up, cheapest description of "what for"."""
+    """Every way from the dataset that `node` makes to something that uses it up."""
     found: list[Route] = []
 
     def walk(script: Script, node: ast.AST, way: tuple[Use, ...]) -> None:
@@ -196,7 +199,10 @@ def routes(script: Script, node: ast.AST) -> list[Route]:
 
 
 def roles(script: Script, node: ast.AST) -> frozenset[Role]:
-    """What the dataset that `node` makes is for. Empty: nothing uses it up. "iteration": a loop that does not train."""
+    """What the dataset that `node` makes is for; empty where nothing uses it up.
+
+    "iteration" is a loop that neither trains nor runs a model, "unknown" an escape.
+    """
     return frozenset(r for route in routes(script, node) if (r := role(route.end)))
 
 
@@ -211,34 +217,37 @@ def role(use: Use) -> Role | None:
 
 
 def consumers(script: Script) -> list[Use]:
-    """The places of this script where a dataset is used up for training or validation, in the order of the source.
+    """The places of this script where datasets are used up for training or validation, in source order.
 
-    `fit`, `validation_data`, `evaluate`; loops and iterators whose code trains or runs a model; Estimators' input
-    functions; `experimental_distribute_dataset`. The expression `use.node` need not be a dataset for certain.
+    `fit`, `validation_data`, `evaluate`; loops and iterators whose code trains or runs a model; Estimators'
+    input functions; `experimental_distribute_dataset`. Whether `use.node` is a dataset is not certain.
     """
     found: list[Use] = []
     for call in script.calls:
         match call.func:
-            case ast.Attribute(attr=attr) if attr in _SITES:
+            case ast.Attribute(attr=attr) if attr in _SITES and not script.argument(call, "input_fn"):
                 found += [u for u in _site(script, call, attr) if u.kind != "predict"]
             case ast.Attribute(attr="experimental_distribute_dataset") if call.args:
-                found.append(Use(script, call.args[0], "loop", "experimental_distribute_dataset", call))
+                found.append(Use(script, call.args[0], "loop", _DISTRIBUTE, call))
             case ast.Attribute(attr=attr, value=receiver) if attr in _ITERATORS:
                 datasets = [receiver] if script.is_dataset(receiver) else call.args[:1]
                 found += [Use(script, d, "iterator", attr, call) for d in datasets]
+            case ast.Attribute(attr="make_initializer") if call.args:
+                found.append(Use(script, call.args[0], "iterator", "make_initializer", call))
             case ast.Name(id="iter") if len(call.args) == 1:
                 found.append(Use(script, call.args[0], "iterator", "iter", call))
-            case _:
-                for keyword in call.keywords:
-                    if keyword.arg == "input_fn":
-                        found += [Use(script, body, "input_fn", _estimator_method(script, call), call)
-                                  for body in _results(script, keyword.value)]
+            case ast.Attribute(attr=attr) if attr.endswith("distribute_datasets_from_function") and call.args:
+                found += [Use(script, r, "input_fn", "train", call) for r in _results(script, call.args[0])]
+        for keyword in call.keywords:
+            if keyword.arg == "input_fn":
+                found += [Use(script, body, "input_fn", _estimator_method(script, call), call)
+                          for body in _results(script, keyword.value)]
     for node in ast.walk(script.tree):
         if isinstance(node, ast.For | ast.AsyncFor):
             iterated = _unwrapped(script, node.iter)
             if any(v.kind == "dataset" for v in script.values(iterated)):
                 found.append(Use(script, iterated, "loop", "for", node))
-    found = [u for u in found if u.kind not in ("loop", "iterator") or u.name == "experimental_distribute_dataset"
+    found = [u for u in found if u.kind not in ("loop", "iterator") or u.name == _DISTRIBUTE
              or role(u) in ("training", "validation")]
     return sorted(found, key=lambda u: (u.node.lineno, u.node.col_offset))
 
@@ -342,10 +351,13 @@ class _Forward:
                 if any(isinstance(t, ast.Subscript | ast.Starred) or (
                         isinstance(t, ast.Tuple | ast.List) and not path) for t in targets):
                     self._add(script, expr, "escape", "a container", parent)
+                elif not followed and any(isinstance(t, ast.Attribute) for t in targets):
+                    self._add(script, expr, "escape", "an attribute", parent)
             case ast.Subscript() if parent.value is expr and not followed:
                 self._add(script, expr, "escape", "a part of it that is not followed", parent)
             case ast.Starred() | ast.Yield() | ast.YieldFrom() | ast.Await() | ast.BinOp() | ast.AugAssign() \
-                    | ast.arguments() | ast.Set():
+                    | ast.arguments() | ast.Set() | ast.ListComp() | ast.SetComp() | ast.GeneratorExp() \
+                    | ast.DictComp():
                 self._add(script, expr, "escape", "a place that is not followed", parent)
             case ast.Dict() if not followed:
                 self._add(script, expr, "escape", "a dictionary", parent)
@@ -378,14 +390,11 @@ class _Forward:
             self._add(script, expr, "stage", COMBINING.get(name) or READERS[name], call)
         elif name in _WRAPPERS or name.rpartition(".")[2] == "tqdm":
             return [(script, call, path)]
-        elif name == "builtins.iter" or last in _ITERATORS:
+        elif name == "builtins.iter" or last in _ITERATORS or last == "make_initializer":
             self._add(script, expr, "iterator", last, call)
-        elif name.startswith("builtins.") and name[9:] in _LOOKS or name.endswith("experimental.cardinality"):
+        elif (name.startswith("builtins.") and last in _LOOKS) or name.endswith("experimental.cardinality"):
             self._add(script, expr, "inspect", last, call)
-        elif name in ("builtins.list", "builtins.tuple", "builtins.zip", "builtins.sum", "builtins.sorted",
-                      "builtins.next", "builtins.map") and not path:
-            self._add(script, expr, "loop", last, call)
-        elif last == "experimental_distribute_dataset":
+        elif last == _DISTRIBUTE or (name.startswith("builtins.") and last in _READS_ALL and not path):
             self._add(script, expr, "loop", last, call)
         elif isinstance(call.func, ast.Attribute) and last in _SITES and (
                 site := [u for u in _site(script, call, last) if u.node is expr]):
@@ -400,47 +409,67 @@ class _Forward:
             self._add(script, expr, "adapt", last, call)
         elif name in ("builtins.dict",) and isinstance(script.parents.get(expr), ast.keyword):
             self._add(script, expr, "escape", "a dictionary", call)
-        elif not followed and not _received(script, call, expr) or any(
-                v.kind not in ("function", "method", "class") or v.script is None for v in script.values(call.func)):
+        elif any(v.kind not in ("function", "method", "class") or v.script is None
+                 for v in script.values(call.func)) or not (followed or _received(script, call, expr)):
             self._add(script, expr, "escape", f"`{last or 'a function'}`", call)
         return []
 
     def _returned(self, script: Script, expr: ast.AST, path: Way, function: ast.AST
                   ) -> list[tuple[Script, ast.AST, Way]]:
-        """A function whose calls are not all seen: it may be given to a dataset's method, or to an Estimator."""
-        mentions: list[tuple[Script, ast.AST]] = [(script, function)] if isinstance(function, ast.Lambda) else []
-        if isinstance(function, ast.FunctionDef):
+        """A function whose calls are not all seen: a dataset's method or an Estimator may be given it."""
+        if isinstance(function, ast.FunctionDef) and is_property(function):
+            return [(other, mention, path) for other, mention in _reads_of(script, function)]
+        mentions: list[tuple[Script, ast.AST]] = []
+        if isinstance(function, ast.Lambda):
+            mentions = [(script, function)]
+        elif isinstance(function, ast.FunctionDef):
             for other in list(script.project.scripts.values()):
-                mentions += [(other, m) for m in other.mentions(function.name)
+                mentions += [(other, m) for name in other.aliases(function.name) for m in other.mentions(name)
                              if any(v.node is function for v in other.values(m))]
         further: list[tuple[Script, ast.AST, Way]] = []
         shown = "a lambda" if isinstance(function, ast.Lambda) else f"`{getattr(function, 'name', '')}`"
-        if not mentions:
-            self._add(script, expr, "escape", f"whoever calls {shown}", script.parents[expr])
-        for other, mention in mentions:
-            parent = other.parents.get(mention)
+        places = {e: (s, e) for other, m in mentions for s, e in other.flow(m)}
+        seen = False
+        for other, place in places.values():
+            parent = other.parents.get(place)
             call = other.parents.get(parent) if isinstance(parent, ast.keyword) else parent
-            if isinstance(call, ast.Call) and mention is call.func:
+            if isinstance(call, ast.Call) and place is call.func:
                 further.append((other, call, path))
-            elif isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and not path \
-                    and call.func.attr in ("interleave", "flat_map", "apply") and other.is_dataset(call.func.value):
+            elif not path and isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) \
+                    and call.func.attr in ("interleave", "flat_map", "apply") \
+                    and other.is_dataset(call.func.value):
                 self._add(other, expr, "stage", call.func.attr, call)
             elif isinstance(parent, ast.keyword) and parent.arg == "input_fn" and isinstance(call, ast.Call):
                 self._add(other, expr, "input_fn", _estimator_method(other, call), call)
-            elif isinstance(parent, ast.Assign) and isinstance(function, ast.Lambda):
-                for further_script, use in other.flow(mention):
-                    outer = further_script.parents.get(use)
-                    if isinstance(outer, ast.Call) and outer.func is use:
-                        further.append((further_script, outer, path))
-                    elif use is not mention:
-                        self._add(script, expr, "escape", "a lambda", mention)
+            elif not _is_followed(other, place):
+                self._add(script, expr, "escape", f"whoever calls {shown}", parent or place)
+                continue
             else:
-                self._add(script, expr, "escape", f"whoever calls {shown}", mention)
+                continue
+            seen = True
+        if not seen and not any(u.kind == "escape" for u in self.found):
+            self._add(script, expr, "escape", f"whoever calls {shown}", script.parents[expr])
         return further
 
 
+def _reads_of(script: Script, function: ast.FunctionDef) -> Iterator[tuple[Script, ast.Attribute]]:
+    """Where a property is read."""
+    for other in list(script.project.scripts.values()):
+        for mention in other.mentions(function.name):
+            if isinstance(mention, ast.Attribute):
+                for v in other.values(mention.value):
+                    if v.cls and v.cls.script and isinstance(v.cls.node, ast.ClassDef) \
+                            and v.cls.script.method(v.cls.node, function.name) == (script, function):
+                        yield other, mention
+
+
+def _is_followed(script: Script, node: ast.AST) -> bool:
+    """Whether `Script.flow` goes on from here: a name, a container or a function takes the value."""
+    return next(iter(script.successors(node, ())), None) is not None
+
+
 def _received(script: Script, call: ast.Call, argument: ast.AST) -> bool:
-    """Whether every function of the project that may be called takes the argument as a parameter (and may not use it)."""
+    """Whether every function that may be called is the project's and has the argument as a parameter."""
     for callee in script.values(call.func):
         function = callee.node
         owner = callee.script
@@ -457,9 +486,10 @@ def _received(script: Script, call: ast.Call, argument: ast.AST) -> bool:
     return True
 
 
-# -- what a loop does ---------------------------------------------------------------------------------------------
+# -- what a loop does ---------------------------------------------------------------------------------------
 
-_TRAINING_CALLS = frozenset("apply_gradients minimize train_on_batch GradientTape apply compute_gradients".split())
+_TRAINING_CALLS = frozenset(
+    "apply_gradients minimize train_on_batch GradientTape apply compute_gradients".split())
 _RUNNING_CALLS = frozenset("test_on_batch predict_on_batch test_step update_state".split())
 
 
@@ -481,12 +511,13 @@ def reached(script: Script, nodes: Iterable[ast.AST]) -> Iterator[tuple[Script, 
                 if not isinstance(expr, ast.Name | ast.Attribute):
                     continue
                 for value in where.values(expr):
-                    if value.kind in ("function", "method") and value.script and isinstance(value.node, FUNCTIONS):
+                    if value.kind in ("function", "method") and value.script \
+                            and isinstance(value.node, FUNCTIONS):
                         todo.append((value.script, value.node))
-                    elif value.kind in ("model", "layer") and value.cls and value.cls.script and isinstance(
-                            value.cls.node, ast.ClassDef):
-                        if method := value.cls.script.method(value.cls.node, "call"):
-                            todo.append(method)
+                    elif value.kind in ("model", "layer") and value.cls and value.cls.script \
+                            and isinstance(value.cls.node, ast.ClassDef) \
+                            and (method := value.cls.script.method(value.cls.node, "call")):
+                        todo.append(method)
 
 
 def _role_of_loop(use: Use) -> Role:
@@ -504,8 +535,8 @@ def _role_of_loop(use: Use) -> Role:
             elif isinstance(parent, ast.Attribute | ast.Call):
                 around = next(other.enclosing(expr, ast.For, ast.While, ast.FunctionDef), other.tree)
                 blocks += [(other, s) for s in around.body]  # type: ignore[attr-defined]
-        if use.name in _ITERATORS and any(c.func.attr == "minimize" or c.func.attr == "apply_gradients"
-                                          for c in script.calls if isinstance(c.func, ast.Attribute)):
+        in_graph = use.name in _ITERATORS or use.name == "make_initializer"
+        if in_graph and any(_name(c.func) in ("minimize", "apply_gradients") for c in script.calls):
             return "training"
     runs = False
     for where, statement in blocks:
@@ -522,19 +553,29 @@ def _is_optimizer(script: Script, call: ast.Call) -> bool:
         v.kind == "optimizer" for v in script.values(call.func.value))
 
 
+_RELATED: WeakKeyDictionary[Script, tuple[int, list[Script]]] = WeakKeyDictionary()
+
+
 def related(script: Script) -> list[Script]:
-    """The script and those that belong to its program: what it imports and what imports it, directly or not."""
-    links: dict[Script, set[Script]] = {s: set() for s in script.project.scripts.values()}
-    for importer in list(links):
+    """The script and all of its program: what it imports and what imports it, directly or not."""
+    project = script.project
+    known = _RELATED.get(script)
+    if known and known[0] == len(project.scripts):
+        return known[1]
+    links: dict[Script, set[Script]] = {}
+    todo = list(project.scripts.values())
+    for importer in todo:
         for scope in importer.names.scopes.values():
-            for bindings in scope.bindings.values():
-                for b in bindings:
-                    if b.kind in ("import", "star") and (found := script.project.resolve(importer, b.symbol)):
-                        links.setdefault(importer, set()).add(found[0])
-                        links.setdefault(found[0], set()).add(importer)
+            for b in [b for bindings in scope.bindings.values() for b in bindings]:
+                if b.kind in ("import", "star") and (found := project.resolve(importer, b.symbol)):
+                    if found[0] not in todo:
+                        todo.append(found[0])
+                    links.setdefault(importer, set()).add(found[0])
+                    links.setdefault(found[0], set()).add(importer)
     connected = [script]
-    for s in connected:
-        connected += [o for o in links.get(s, ()) if o not in connected]
+    for member in connected:
+        connected += sorted((o for o in links.get(member, ()) if o not in connected), key=lambda o: o.path)
+    _RELATED[script] = len(project.scripts), connected
     return connected
 
 
@@ -547,26 +588,21 @@ def in_function_of(script: Script, node: ast.AST, *methods: str) -> bool:
         for mention in mentions:
             parent = script.parents.get(mention)
             call = script.parents.get(parent) if isinstance(parent, ast.keyword) else parent
-            if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in methods \
-                    and call.func is not mention:
+            if isinstance(call, ast.Call) and call.func is not mention \
+                    and isinstance(call.func, ast.Attribute) and call.func.attr in methods:
                 return True
     return False
 
 
-__all__ = ["COMBINING", "PASSING", "READERS", "Role", "Route", "Use", "consumers", "in_function_of", "inputs",
-           "own_nodes", "prefetched", "reached", "related", "role", "roles", "routes", "stages", "upstream", "uses"]
-
-
 def program_seen(script: Script, node: ast.AST) -> bool:
-    """Whether the code that trains on (or loops over) the dataset that `node` makes is seen, with all that it sets up."""
-    ends = [route.end for route in routes(script, node)]
-    return any(e.kind not in ("escape", "inspect", "attribute") for e in ends) or (
-        not ends and script.function_of(node) is None) or all(
-        e.kind == "escape" and script.function_of(node) is None for e in ends)
+    """Whether the code that reads the dataset that `node` makes is seen, with all that it sets up."""
+    if script.function_of(node) is None:
+        return True
+    return any(r.end.kind not in ("escape", "inspect", "attribute") for r in routes(script, node))
 
 
 def nondeterministic(script: Script) -> int | None:
-    """The line where the options of a pipeline in this program let parallel stages change the order, or None."""
+    """The line where a pipeline's options let parallel stages change the order, or None."""
     for member in related(script):
         if "deterministic" not in member.source.text:
             continue

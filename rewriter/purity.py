@@ -1,11 +1,12 @@
-"""What a function that a dataset's `map` runs does besides computing: draws, writes, prints, Python, or the unknown.
+"""What the function of a dataset's `map` does besides computing: draws, writes, prints, Python, the unknown.
 
     for effect in effects(script, map_func):
         effect.kind, effect.what, effect.script, effect.node
+    order_matters(script, map_func)      # why it must be run in order, "" where it need not
 
-Python code in a mapped function runs once, when the function is traced, in a serial map as in a parallel one; only
-TensorFlow operations with a state, and what is called through `tf.py_function`, can notice an order. The analysis
-enters the project's own functions and classes, lambdas, partials, methods, Keras layers and models.
+Python code in a mapped function runs once, when the function is traced, in a serial map as in a parallel one;
+only TensorFlow operations with a state, and what is called through `tf.py_function`, can notice an order. The
+analysis enters the project's own functions and classes, lambdas, partials, methods, Keras layers and models.
 
 `seeds(script)` lists the calls that make the random operations of a program repeatable.
 """
@@ -32,8 +33,8 @@ EffectKind = Literal["random", "seeded", "python", "write", "print", "unknown"]
 class Effect:
     """One thing that a function does.
 
-    kind: "random" (a stateful draw without a seed of its own), "seeded" (one with a seed), "python" (`py_function`),
-    "write" (variables, tables, queues, files), "print", "unknown" (calls something that cannot be seen).
+    kind: "random" (a stateful draw without a seed of its own), "seeded" (one with a seed), "python"
+    (`py_function`), "write" (variables, tables, queues, files), "print", "unknown" (calls the unseen).
     """
 
     kind: EffectKind
@@ -46,7 +47,7 @@ class Effect:
         return getattr(self.node, "lineno", 0)
 
 
-# -- tables -------------------------------------------------------------------------------------------------------
+# -- tables -------------------------------------------------------------------------------------------------
 
 #: Operations of `tensorflow.` whose results depend on what was drawn before.
 _RANDOM = re.compile(
@@ -55,19 +56,22 @@ _RANDOM = re.compile(
     r"|nn\.(dropout|alpha_dropout|\w*candidate_sampler|fractional_\w+_pool|sampled_softmax_loss|nce_loss)"
     r"|raw_ops\.(Random|Truncated|Parameterized|Multinomial)\w*|layers\.dropout"
     r"|keras\.(backend\.(random_\w+|dropout)|random\.(?!SeedGenerator)\w+))$")
-_PYTHON = frozenset("py_function numpy_function py_func contrib.eager.py_func data.Dataset.from_generator".split())
+_PYTHON = frozenset(
+    "py_function numpy_function py_func contrib.eager.py_func data.Dataset.from_generator".split())
 _PRINTS = frozenset({"print", "Print", "debugging.print"})
 _WRITES = re.compile(
-    r"(assign\w*|scatter_(add|sub|update|mul|div|min|max|nd_add|nd_sub|nd_update)|io\.write_\w+|write_file|summary\.\w+"
-    r"|contrib\.summary\.\w+|count_up_to|io\.gfile\.\w+)$")
+    r"(assign\w*|scatter_(add|sub|update|mul|div|min|max|nd_add|nd_sub|nd_update)|io\.write_\w+|write_file"
+    r"|summary\.\w+|contrib\.summary\.\w+|count_up_to|io\.gfile\.(?!exists|join|glob)\w+)$")
 #: Objects with a state that operations change.
 _STATEFUL = re.compile(
     r"(Variable|get_variable|lookup\.(experimental\.)?(Mutable|Dense)HashTable|contrib\.lookup\.Mutable\w+"
     r"|queue\.\w+Queue|\w+Queue|train\.ExponentialMovingAverage)$")
-_CHANGING_METHODS = re.compile(r"(assign\w*|scatter_\w+|batch_scatter_update|insert|insert_or_assign|remove|enqueue\w*|"
-                               r"dequeue\w*|count_up_to)$")
+_CHANGING_METHODS = re.compile(
+    r"(assign\w*|scatter_\w+|batch_scatter_update|insert|insert_or_assign|remove|enqueue\w*|dequeue\w*"
+    r"|count_up_to)$")
 _GENERATOR = re.compile(r"random\.(experimental\.)?(Generator|get_global_generator|create_rng)")
-_GENERATOR_DRAWS = frozenset("normal uniform truncated_normal uniform_full_int binomial make_seeds split".split())
+_GENERATOR_DRAWS = frozenset(
+    "normal uniform truncated_normal uniform_full_int binomial make_seeds split".split())
 
 #: Keras layers that draw whenever they are called, and those that draw only in training.
 _RANDOM_LAYER = re.compile(r"Random\w+|RandAugment|AugMix|CutMix|MixUp|GridMask|ChannelShuffle|Jittered\w+")
@@ -75,25 +79,31 @@ _DROPOUTS = re.compile(r"\w*Dropout\w*|Gaussian(Noise|Dropout)|ActivityNoise")
 _NORMS = re.compile(r"(Sync)?BatchNormalization\w*|SpectralNormalization|VectorQuant\w+|AdaptiveNorm\w+")
 
 #: Python libraries that do nothing to a graph: what they compute is a constant of the traced function.
-_TRACED = frozenset("builtins numpy math os pathlib functools itertools collections operator typing re json string copy "
-                    "logging warnings time datetime six absl sys random enum dataclasses argparse abc glob".split())
+_TRACED = frozenset(
+    "builtins numpy math os pathlib functools itertools collections operator typing re json string copy "
+    "logging warnings time datetime six absl sys random enum dataclasses argparse abc glob".split())
 #: Libraries of TensorFlow operations without state, but for names with "random" in them.
 _PURE_LIBRARIES = frozenset("tensorflow_addons tensorflow_text tensorflow_io tensorflow_graphics".split())
 
 #: Methods of tensors, strings and Python containers.
 _HARMLESS_METHODS = frozenset(
-    "get_shape set_shape numpy as_list to_tensor to_list to_sparse with_values with_row_splits_dtype bounding_shape "
-    "merge_dims row_lengths flat_values ndims eval ref with_shape is_compatible_with num_elements "
-    "pop items keys values get update append extend copy setdefault index count sort reverse popitem "
-    "format join split strip lower upper replace startswith endswith decode encode rstrip lstrip rsplit zfill title "
-    "astype reshape transpose sum mean std min max flatten squeeze clip tolist item dot swapaxes all any ravel repeat "
-    "stack unstack read write size gather concat evaluate lookup mark_used element_spec _replace _asdict".split())
+    "get_shape set_shape numpy as_list to_tensor to_list to_sparse with_values bounding_shape merge_dims "
+    "row_lengths flat_values eval ref is_compatible_with num_elements pop items keys values get update "
+    "append extend copy setdefault index count sort reverse popitem format join split strip lower upper "
+    "replace startswith endswith decode encode rstrip lstrip rsplit zfill title astype reshape transpose "
+    "sum mean std min max flatten squeeze clip tolist item dot swapaxes all any ravel repeat stack unstack "
+    "read write size gather concat evaluate lookup mark_used _replace _asdict".split())
+
+#: What calls the functions that it is given.
+_TAKING_FUNCTIONS = frozenset(
+    "cond case switch_case map_fn vectorized_map while_loop foldl foldr scan partial map filter flat_map "
+    "interleave apply".split())
 
 #: Where the seed stands in calls that may have it by position.
 _SEED_POSITION = {
     "image.random_flip_left_right": 1, "image.random_flip_up_down": 1, "image.random_brightness": 2,
-    "image.random_contrast": 3, "image.random_saturation": 3, "image.random_hue": 2, "image.random_jpeg_quality": 3,
-    "image.random_crop": 2, "random.uniform": 4, "random.normal": 4, "random.truncated_normal": 4,
+    "image.random_contrast": 3, "image.random_saturation": 3, "image.random_hue": 2, "image.random_crop": 2,
+    "image.random_jpeg_quality": 3, "random.uniform": 4, "random.normal": 4, "random.truncated_normal": 4,
     "random.shuffle": 1, "random.categorical": 3, "random_uniform": 4, "random_normal": 4, "random_crop": 2,
     "random_shuffle": 1, "truncated_normal": 4, "multinomial": 2, "nn.dropout": 3,
 }
@@ -126,33 +136,32 @@ def keras_seeds(script: Script) -> list[tuple[Script, ast.Call, str]]:
 
 
 def order_matters(script: Script, function: ast.expr, *, seen: bool = True) -> str:
-    """Why the function must be run on one element after the other, in their order; empty where it need not be.
+    """Why the function must be run on one element after the other, in their order; "" where it need not be.
 
     `seen` is whether the program that runs it is seen, and with it all that may set a seed.
     """
-    found = effects(script, function)
-    for effect in sorted(found, key=lambda e: ("python", "write", "print", "unknown", "seeded", "random").index(e.kind)):
-        where = f" ({_at(script, effect.script, effect.node)})"
+    kinds = ("python", "write", "print", "unknown", "seeded", "random")
+    for effect in sorted(effects(script, function), key=lambda e: kinds.index(e.kind)):
+        what, where = f"`{effect.what}`", f"({_at(script, effect.script, effect.node)})"
         match effect.kind:
             case "python":
-                return f"it runs Python code through `{effect.what}`{where}"
+                return f"it runs Python code through {what} {where}"
             case "write":
-                return f"it changes a state that lasts: `{effect.what}`{where}"
+                return f"it changes a state that lasts: {what} {where}"
             case "print":
-                return f"it prints{where}: the order of the lines would change"
+                return f"it prints {where}: the lines would come in another order"
             case "unknown":
-                return f"what `{effect.what}` does is not seen{where}"
+                return f"what {what} does is not seen {where}"
             case "seeded":
-                return f"`{effect.what}` draws with a seed{where}: a parallel map would draw in another order"
+                return f"{what} draws with a seed {where}: a parallel map would draw in another order"
             case "random":
                 by_keras = effect.what[:1].isupper() or "keras.random" in effect.what
-                if found_seeds := (keras_seeds if by_keras else seeds)(script):
-                    other, call, name = found_seeds[0]
-                    return (f"`{effect.what}` draws random numbers{where} and `{name}` makes them repeatable "
+                if found := (keras_seeds if by_keras else seeds)(script):
+                    other, call, name = found[0]
+                    return (f"{what} draws random numbers {where} and `{name}` makes them repeatable "
                             f"({_at(script, other, call)}): a parallel map would draw in another order")
                 if not seen:
-                    return (f"`{effect.what}` draws random numbers{where}, and the program that may set a seed is not "
-                            "seen")
+                    return f"{what} draws random numbers {where}, and whether a seed is set is not seen"
     return ""
 
 
@@ -163,26 +172,22 @@ def _at(script: Script, other: Script, node: ast.AST) -> str:
 
 def _seeding(script: Script, call: ast.Call) -> str:
     """The name of a call that seeds TensorFlow, "" for any other; unknown functions named like one count."""
-    last = call.func.attr if isinstance(call.func, ast.Attribute) else call.func.id if isinstance(
-        call.func, ast.Name) else ""
-    if "seed" in last.lower() or "determinism" in last or last == "RunConfig":
-        name = script.called(call)
-        if last == "RunConfig":
-            return "tf_random_seed" if any(k.arg == "tf_random_seed" for k in call.keywords) else ""
-        path = catalog.keras_path(name)
-        if name.startswith("tensorflow.") and not path or path or name.startswith("keras."):
-            seeding = last in ("set_seed", "set_random_seed", "manual_seed", "enable_op_determinism")
-            if seeding and call.args and isinstance(call.args[0], ast.Constant) and call.args[0].value is None:
-                return ""
-            return _shown(name, script, call.func) if seeding else ""
-        if name.split(".")[0] in _TRACED or name.split(".")[0] in ("torch", "jax"):
-            return ""
-        if re.search(r"(set|fix|init)\w*seed|seed_(everything|all|it)|set_global_determinism", last) \
-                and not any(v.kind in ("function", "method") and v.script for v in script.values(call.func)):
-            values = script.values(call.func)
-            if all(v.kind in ("unknown", "symbol") for v in values):
-                return last
-    return ""
+    func = call.func
+    last = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
+    if last == "RunConfig":
+        return "tf_random_seed" if script.argument(call, "tf_random_seed") else ""
+    if "seed" not in last.lower() and "determinism" not in last:
+        return ""
+    name = script.called(call)
+    if name.startswith(("tensorflow.", "keras.", "tf_keras.")):
+        unset = call.args and isinstance(call.args[0], ast.Constant) and call.args[0].value is None
+        seeding = last in ("set_seed", "set_random_seed", "manual_seed", "enable_op_determinism")
+        return _shown(name, script, func) if seeding and not unset else ""
+    if name.split(".")[0] in _TRACED or name.split(".")[0] in ("torch", "jax"):
+        return ""
+    named_so = re.search(r"(set|fix|init)\w*seed|seed_(everything|all|it)|set_global_determinism", last)
+    outside = all(v.kind in ("unknown", "symbol") for v in script.values(func))
+    return last if named_so and outside else ""
 
 
 def _shown(name: str, script: Script, func: ast.expr) -> str:
@@ -203,7 +208,7 @@ class _Walk:
         if all(e.node is not node or e.kind != kind for e in self.found):
             self.found.append(Effect(kind, what, script, node))
 
-    # -- what is called ----------------------------------------------------------------------------------------
+    # -- what is called -------------------------------------------------------------------------------------
 
     def called(self, script: Script, func: ast.expr, call: ast.Call | None) -> None:
         """The effects of calling an expression; without `call` it is what a dataset's method calls."""
@@ -211,7 +216,8 @@ class _Walk:
         for value in script.values(func):
             self._value(value, script, func, call, at)
 
-    def _value(self, value: Value, script: Script, func: ast.expr, call: ast.Call | None, at: ast.AST) -> None:
+    def _value(self, value: Value, script: Script, func: ast.expr, call: ast.Call | None, at: ast.AST
+               ) -> None:
         shown = _shown(value.name, script, func)
         match value.kind:
             case "function" | "method" if value.script is not None and isinstance(value.node, FUNCTIONS):
@@ -246,7 +252,7 @@ class _Walk:
             case _:
                 self._add("unknown", shown, script, at)
 
-    # -- the project's own code ----------------------------------------------------------------------------------
+    # -- the project's own code -----------------------------------------------------------------------------
 
     def _function(self, script: Script, function: ast.AST) -> None:
         if (function, True) in self._seen or len(self._seen) > 400:
@@ -264,30 +270,34 @@ class _Walk:
             return  # its body is walked where it stands
         self.called(script, call.func, call)
         for argument in [*call.args, *(k.value for k in call.keywords)]:
-            if isinstance(argument, ast.Name | ast.Attribute):  # tf.cond(p, flip, keep): a function that is handed on
-                for value in script.values(argument):
-                    if value.kind in ("function", "method") and value.script and isinstance(value.node, FUNCTIONS):
-                        self._function(value.script, value.node)
-                    elif value.kind == "symbol" and value.name.startswith("tensorflow.") and self._takes_functions(
-                            script, call):
-                        self._symbol(value.name, script, None, argument, _shown(value.name, script, argument))
+            if not isinstance(argument, ast.Name | ast.Attribute):
+                continue
+            for value in script.values(argument):  # tf.cond(p, flip, keep): a function that is handed on
+                if value.kind in ("function", "method") and value.script \
+                        and isinstance(value.node, FUNCTIONS):
+                    self._function(value.script, value.node)
+                elif value.kind == "symbol" and value.name.startswith("tensorflow.") \
+                        and self._takes_functions(script, call):
+                    shown = _shown(value.name, script, argument)
+                    self._symbol(value.name, script, None, argument, shown)
 
     @staticmethod
     def _takes_functions(script: Script, call: ast.Call) -> bool:
-        return script.called(call).rpartition(".")[2] in (
-            "cond", "case", "switch_case", "map_fn", "vectorized_map", "while_loop", "foldl", "foldr", "scan", "partial")
+        last = script.called(call).rpartition(".")[2] or (
+            call.func.attr if isinstance(call.func, ast.Attribute) else "")
+        return last in _TAKING_FUNCTIONS
 
-    # -- the libraries -------------------------------------------------------------------------------------------
+    # -- the libraries --------------------------------------------------------------------------------------
 
     def _symbol(self, name: str, script: Script, call: ast.Call | None, at: ast.AST, shown: str) -> None:
         root, _, rest = name.partition(".")
         if root == "tensorflow" or catalog.keras_path(name):
-            path = rest if root == "tensorflow" else f"keras.{catalog.keras_path(name)}"
+            path = f"keras.{catalog.keras_path(name)}" if catalog.keras_path(name) else rest
             if path in _PYTHON:
                 self._add("python", shown, script, at)
             elif path in _PRINTS:
                 self._add("print", shown, script, at)
-            elif _WRITES.match(path) and path not in ("io.gfile.exists", "io.gfile.join", "io.gfile.glob"):
+            elif _WRITES.match(path):
                 self._add("write", shown, script, at)
             elif _RANDOM.match(path):
                 self._add("seeded" if _seeded(script, call, path) else "random", shown, script, at)
@@ -325,17 +335,17 @@ class _Walk:
                 self._add("unknown", shown, script, at)
         elif root in _PURE_LIBRARIES:
             self._library(f"{owner}.{name}", script, at, shown)
-        elif base.kind in ("unknown", "parameter") or (base.kind == "object" and (
-                "." in owner or owner == "super") and root not in _TRACED and root != "tensorflow"):
-            if name not in ("__init__", "build"):
-                self._add("unknown", shown, script, at)
+        elif name not in ("__init__", "build") and (base.kind in ("unknown", "parameter") or (
+                base.kind == "object" and ("." in owner or owner == "super") and root not in _TRACED
+                and root != "tensorflow")):
+            self._add("unknown", shown, script, at)
 
-    # -- Keras -----------------------------------------------------------------------------------------------------
+    # -- Keras ----------------------------------------------------------------------------------------------
 
     def _layer(self, value: Value, script: Script, call: ast.Call | None, at: ast.AST, shown: str) -> None:
-        """Calling a layer or a model; whether it trains is told by `training=` and, without it, is taken as not."""
+        """Calling a layer or a model; without `training=` it is taken as not training."""
         training = script.argument(call, "training") if call else None
-        off = training is not None and script.constant(training) in (False, 0) and _is_constant(script, training)
+        off = training is not None and _is_constant(script, training) and not script.constant(training)
         trains = training is not None and not off
         node = value.node or (value.cls.node if value.cls else None) or at
         if (node, trains) in self._seen:
@@ -353,7 +363,8 @@ class _Walk:
         if built.unseen:
             self._add("unknown", shown, script, at)
 
-    def _library_layer(self, layer: Value, script: Script, at: ast.AST, shown: str, trains: bool, off: bool) -> None:
+    def _library_layer(self, layer: Value, script: Script, at: ast.AST, shown: str, trains: bool, off: bool
+                       ) -> None:
         path = layer.keras
         name = path.rpartition(".")[2] or layer.name.rpartition(".")[2]
         if not path:
@@ -363,15 +374,15 @@ class _Walk:
             else:
                 self._add("unknown", shown, script, at)
         elif path.startswith("layers."):
+            made = layer.node if isinstance(layer.node, ast.Call) else None
             if (_RANDOM_LAYER.fullmatch(name) and not off) or (_DROPOUTS.fullmatch(name) and trains):
-                seeded = layer.script is not None and isinstance(layer.node, ast.Call) and _given(
-                    layer.script, layer.script.argument(layer.node, "seed"))
+                seeded = layer.script and made and _given(layer.script, layer.script.argument(made, "seed"))
                 self._add("seeded" if seeded else "random", name, script, at)
             elif _NORMS.fullmatch(name) and trains:
                 self._add("write", f"{name}(training=...)", script, at)
-            elif name == "Lambda" and isinstance(layer.node, ast.Call) and layer.script:
-                if function := layer.script.bind(layer.node, "layers.Lambda").get("function"):
-                    self.called(layer.script, function, None)
+            elif name == "Lambda" and made and layer.script and (
+                    function := layer.script.bind(made, "layers.Lambda").get("function")):
+                self.called(layer.script, function, None)
         elif path.startswith("applications."):
             if trains:
                 self._add("write", f"{shown}(training=...)", script, at)
@@ -400,10 +411,10 @@ def _seeded(script: Script, call: ast.Call | None, path: str) -> bool:
 
 
 def reseeds(script: Script) -> str:
-    """What a further operation in a TensorFlow 1 graph does to a run with a graph-level seed, as an addition to a message.
+    """What to add to a message where a further operation changes a seeded run.
 
-    The seeds of operations without their own are derived from the number of operations before them.
+    In a TensorFlow 1 graph, operations without a seed derive one from the number of operations before them.
     """
-    if script.target.before(2, 0) and any(n.endswith(("set_random_seed", "set_seed")) for _, _, n in seeds(script)):
+    if script.target.before(2, 0) and seeds(script):
         return " (with the graph's seed, other initial weights are drawn: the graph has more operations)"
     return ""

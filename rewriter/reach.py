@@ -1,4 +1,4 @@
-"""Which code of a project runs when one of its scripts does: by mention, so that nothing that may run is left out."""
+"""Which code of a project runs when one of its scripts does: by mention, so that nothing is left out."""
 
 from __future__ import annotations
 
@@ -17,21 +17,20 @@ class Reach:
     def __init__(self, script: Script) -> None:
         self.script = script
         self.scripts = self._imported()
-        self._owners: dict[ast.AST, Script] = {}
         self.defined: set[ast.AST] = set()
-        index: dict[str, list[tuple[Script, _Defined]]] = {}
+        index: dict[str, list[_Defined]] = {}
         for owner in self.scripts:
             for node in owner.names.scopes:
                 if isinstance(node, _Defined):
-                    index.setdefault(node.name, []).append((owner, node))
+                    index.setdefault(node.name, []).append(node)
         todo: list[ast.AST] = [s.tree for s in self.scripts]
         while todo:
-            for name in _mentioned(todo.pop()):
-                for owner, node in index.get(name, ()):
-                    if node not in self.defined:
-                        self.defined.add(node)
-                        self._owners[node] = owner
-                        todo.append(node)
+            node = todo.pop()
+            for name in _mentioned(node, programs=node is script.tree):
+                for found in index.get(name, ()):
+                    if found not in self.defined:
+                        self.defined.add(found)
+                        todo.append(found)
 
     def _imported(self) -> list[Script]:
         found = [self.script]
@@ -46,7 +45,7 @@ class Reach:
         return found
 
     def contains(self, script: Script, node: ast.AST) -> bool:
-        """May this code run? Module level does when it is imported; code under another file's main guard does not."""
+        """May this code run? Module level does on import, what stands under another file's main guard not."""
         if script not in self.scripts:
             return False
         for around in script.enclosing(node, *_DEFINED):
@@ -67,16 +66,25 @@ class Reach:
             if isinstance(node, ast.If) and is_main_guard(node):
                 return True
             if isinstance(node, ast.Call):
-                if isinstance(node.func, ast.Attribute) and node.func.attr in ("fit", "fit_generator", "compile",
-                                                                               "train_on_batch"):
+                if isinstance(node.func, ast.Attribute) and node.func.attr in (
+                    "fit",
+                    "fit_generator",
+                    "compile",
+                    "train_on_batch",
+                ):
                     return True
                 for part in (node.func, *node.args):
-                    if any(v.kind in ("function", "class", "method") and v.script is not None
-                           and v.node in v.script.names.parents and not isinstance(v.node, ast.expr)
-                           for v in self.script.values(part)):
+                    if any(
+                        v.kind in ("function", "class", "method")
+                        and v.script is not None
+                        and v.node in v.script.names.parents
+                        and not isinstance(v.node, ast.expr)
+                        for v in self.script.values(part)
+                    ):
                         return True
                     if isinstance(part, ast.Name) and any(
-                            b.kind == "def" for b in self.script.names.reaching(part)):  # also of a decorated function
+                        b.kind == "def" for b in self.script.names.reaching(part)
+                    ):  # also of a decorated function
                         return True
         return False
 
@@ -85,7 +93,9 @@ _DEFINED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def is_main_guard(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and any(isinstance(n, ast.Name) and n.id == "__name__" for n in ast.walk(node.test))
+    return isinstance(node, ast.If) and any(
+        isinstance(n, ast.Name) and n.id == "__name__" for n in ast.walk(node.test)
+    )
 
 
 def module_level(node: ast.AST) -> Iterator[ast.AST]:
@@ -104,12 +114,17 @@ def module_level(node: ast.AST) -> Iterator[ast.AST]:
             todo.extend(ast.iter_child_nodes(current))
 
 
-def _mentioned(node: ast.AST) -> Iterator[str]:
-    """Names that a function's or class's code mentions; nested functions count only when they are mentioned too."""
+def _mentioned(node: ast.AST, *, programs: bool) -> Iterator[str]:
+    """Names that a function's or class's code mentions; nested functions count when mentioned too.
+
+    programs: what stands under a main guard counts as well.
+    """
     body = getattr(node, "body", [])
     todo: list[ast.AST] = [*body, *getattr(node, "decorator_list", []), *getattr(node, "bases", [])]
     while todo:
         current = todo.pop()
+        if not programs and is_main_guard(current):
+            continue
         if isinstance(current, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             if isinstance(node, ast.ClassDef) and not isinstance(current, ast.ClassDef):
                 todo.extend(current.body)  # every method of a class that is used

@@ -16,18 +16,18 @@ The JSON document is a contract; `version` changes only when a key changes its m
         applied     a list, one for each fix that was made or, with `check`, would be:
             codemod, message
             line, column    where, counted from 1; the column in characters
-            hardware        "any", "gpu", ...: what the fix is meant for
-            before, after   the lines that it changed, as they were and as they are, other fixes on the same lines
-                            included; places apart from each other joined by a line "..."; null where a fix changed
-                            only what an earlier fix had written
+            hardware        "any", or what the fix is meant for
+            before, after   the lines that it changed, as they were and as they are, with what other fixes
+                            changed in them; places apart from each other are joined by a line "..."; null
+                            where a fix changed only what an earlier fix had written
         refused     a list, one for each opportunity that was not taken:
             codemod, line, column, reason
             hint            what to try by hand, or ""
-        error       null, or for "failed": {"line": 3, "column": 1, "message": "..."}, 0 where there is no position
+        error       null, or for "failed": line, column (0 where there is no position) and message
         written     path of the file that was written, or null
         diff        unified diff, "" where nothing changes
-    summary     numbers of files by status ("files", "changed", "unchanged", "not_applicable", "failed", "written") and
-                of fixes and refusals by codemod ("applied", "refused")
+    summary     numbers of files: "files", "changed", "unchanged", "not_applicable", "failed", "written";
+                numbers of fixes and refusals by codemod: "applied", "refused"
 """
 
 from __future__ import annotations
@@ -82,8 +82,15 @@ class FileReport:
 
 def of_result(result: Result, together: tuple[Path, ...] = ()) -> FileReport:
     """The report on a result of the engine."""
-    report = FileReport(result.path, result.status, result.target, refused=result.refused, error=result.error,
-                        after=result.after, together=together)
+    report = FileReport(
+        result.path,
+        result.status,
+        result.target,
+        refused=result.refused,
+        error=result.error,
+        after=result.after,
+        together=together,
+    )
     if result.error:
         return FileReport(result.path, "failed", error=result.error)
     before, after = _lines(result.before), _lines(result.after)
@@ -91,14 +98,18 @@ def of_result(result: Result, together: tuple[Path, ...] = ()) -> FileReport:
     report.diff = unified_diff(before, after, opcodes, result.path)
     for fix in result.applied:
         touched = [op for op in opcodes if any(_touches(op, *lines) for lines in fix.lines)]
-        old, new = (_snippet(touched, before, 1), _snippet(touched, after, 3)) if touched else (None, None)
+        old, new = (
+            (_snippet(touched, before, old=True), _snippet(touched, after, old=False))
+            if touched
+            else (None, None)
+        )
         report.applied.append(Change(fix.codemod, fix.line, fix.column, fix.message, fix.hardware, old, new))
     report.applied.sort(key=lambda c: (c.line, c.column))
     report.refused.sort(key=lambda r: (r.line, r.column))
     return report
 
 
-# -- differences -------------------------------------------------------------------------------------------------
+# -- differences ---------------------------------------------------------------------------------------------
 
 
 def _lines(data: bytes) -> list[bytes]:
@@ -116,12 +127,18 @@ def _opcodes(before: list[bytes], after: list[bytes]) -> list[Opcode]:
         start += 1
     while end < shortest - start and before[-1 - end] == after[-1 - end]:
         end += 1
-    matcher = difflib.SequenceMatcher(None, before[start:len(before) - end], after[start:len(after) - end], False)
-    return [(tag, a + start, b + start, c + start, d + start) for tag, a, b, c, d in matcher.get_opcodes()
-            if tag != "equal"]
+    old, new = before[start : len(before) - end], after[start : len(after) - end]
+    matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
+    return [
+        (tag, a + start, b + start, c + start, d + start)
+        for tag, a, b, c, d in matcher.get_opcodes()
+        if tag != "equal"
+    ]
 
 
-def unified_diff(before: list[bytes], after: list[bytes], opcodes: list[Opcode], path: Path, context: int = 3) -> bytes:
+def unified_diff(
+    before: list[bytes], after: list[bytes], opcodes: list[Opcode], path: Path, context: int = 3
+) -> bytes:
     """A diff that `patch -p0` applies, byte for byte; empty where nothing differs."""
     if not opcodes:
         return b""
@@ -162,7 +179,7 @@ def _line(mark: bytes, line: bytes) -> bytes:
 
 
 def _quoted(path: Path) -> bytes:
-    """A file's name as `patch` reads it: quoted where it holds control characters, closed by a tab after blanks."""
+    """A file's name as `patch` reads it: quoted with control characters, closed by a tab with blanks."""
     name = os.fsencode(shown(path))
     if any(c < 32 or c in b'"\\' for c in name) and os.sep == "/":
         return b'"' + b"".join(b"\\%03o" % c if c < 32 or c in b'"\\' else bytes([c]) for c in name) + b'"'
@@ -180,17 +197,18 @@ def coloured(diff: bytes) -> bytes:
 
 
 def _touches(opcode: Opcode, first: int, last: int) -> bool:
-    """Whether a difference lies in lines `first` to `last` (from 1) of the original, or is put directly at their ends."""
+    """Whether a difference lies in lines `first` to `last` (from 1) of the original, or directly at them."""
     _, start, end, _, _ = opcode
     return (start < last and end >= first) or start == end in (first - 1, last)
 
 
-def _snippet(opcodes: list[Opcode], lines: list[bytes], index: int) -> str:
-    places = (b"".join(lines[op[index]:op[index + 1]]).decode(errors="replace") for op in opcodes)
+def _snippet(opcodes: list[Opcode], lines: list[bytes], *, old: bool) -> str:
+    ranges = ((op[1], op[2]) if old else (op[3], op[4]) for op in opcodes)
+    places = (b"".join(lines[start:end]).decode(errors="replace") for start, end in ranges)
     return "...\n".join(place if place.endswith("\n") or not place else place + "\n" for place in places)
 
 
-# -- JSON --------------------------------------------------------------------------------------------------------
+# -- JSON ----------------------------------------------------------------------------------------------------
 
 
 def as_json(reports: Sequence[FileReport], command: str) -> str:
@@ -199,8 +217,13 @@ def as_json(reports: Sequence[FileReport], command: str) -> str:
 
     from . import __version__
 
-    document = {"version": 1, "tfboost": __version__, "command": command, "files": [_file(r) for r in reports],
-                "summary": _counts(reports)}
+    document = {
+        "version": 1,
+        "tfboost": __version__,
+        "command": command,
+        "files": [_file(r) for r in reports],
+        "summary": _counts(reports),
+    }
     return json.dumps(document, indent=2) + "\n"
 
 
@@ -210,10 +233,22 @@ def _file(report: FileReport) -> dict[str, Any]:
         "path": str(report.path),
         "status": report.status,
         "target": _target(report.target) if report.target else None,
-        "applied": [{"codemod": c.codemod, "line": c.line, "column": c.column, "message": c.message,
-                     "hardware": c.hardware, "before": c.before, "after": c.after} for c in report.applied],
-        "refused": [{"codemod": r.codemod, "line": r.line, "column": r.column, "reason": r.reason, "hint": r.hint}
-                    for r in report.refused],
+        "applied": [
+            {
+                "codemod": c.codemod,
+                "line": c.line,
+                "column": c.column,
+                "message": c.message,
+                "hardware": c.hardware,
+                "before": c.before,
+                "after": c.after,
+            }
+            for c in report.applied
+        ],
+        "refused": [
+            {"codemod": r.codemod, "line": r.line, "column": r.column, "reason": r.reason, "hint": r.hint}
+            for r in report.refused
+        ],
         "error": {"line": error.line, "column": error.column, "message": error.message} if error else None,
         "written": str(report.written) if report.written else None,
         "diff": report.diff.decode(errors="replace"),
@@ -222,8 +257,12 @@ def _file(report: FileReport) -> dict[str, Any]:
 
 def _target(target: Target) -> dict[str, Any]:
     lowest, highest = ("{}.{}".format(*v) if v < OPEN else None for v in (target.lowest, target.highest))
-    return {"tensorflow": {"lowest": lowest, "highest": highest}, "keras": target.keras, "cpu": target.cpu,
-            "why": target.why}
+    return {
+        "tensorflow": {"lowest": lowest, "highest": highest},
+        "keras": target.keras,
+        "cpu": target.cpu,
+        "why": target.why,
+    }
 
 
 def _counts(reports: Sequence[FileReport]) -> dict[str, Any]:
@@ -240,7 +279,7 @@ def _counts(reports: Sequence[FileReport]) -> dict[str, Any]:
     }
 
 
-# -- text --------------------------------------------------------------------------------------------------------
+# -- text ----------------------------------------------------------------------------------------------------
 
 
 def as_text(reports: Sequence[FileReport], *, preview: bool) -> str:
@@ -258,7 +297,8 @@ def _section(report: FileReport) -> str:
         lines.append(f"  {name}:{change.line}:{change.column} {change.codemod}: {change.message}{meant}")
     for refused in report.refused:
         hint = f"; {refused.hint}" if refused.hint else ""
-        lines.append(f"  {name}:{refused.line}:{refused.column} {refused.codemod} not applied: {refused.reason}{hint}")
+        place = f"{name}:{refused.line}:{refused.column}"
+        lines.append(f"  {place} {refused.codemod} not applied: {refused.reason}{hint}")
     return "\n".join(lines) + "\n"
 
 
@@ -267,8 +307,10 @@ def _summary(reports: Sequence[FileReport], preview: bool) -> str:
     lines = []
     if counts["applied"]:
         done = "would be applied" if preview else "applied"
-        lines.append(f"{_plural(sum(counts['applied'].values()), 'change')} {done} in "
-                     f"{_plural(counts['changed'], 'file')}: {_listed(counts['applied'])}")
+        lines.append(
+            f"{_plural(sum(counts['applied'].values()), 'change')} {done} in "
+            f"{_plural(counts['changed'], 'file')}: {_listed(counts['applied'])}"
+        )
     else:
         lines.append(_nothing(reports))
     if counts["refused"]:
@@ -282,8 +324,10 @@ def _summary(reports: Sequence[FileReport], preview: bool) -> str:
         lines.append(f"{_plural(counts['failed'], 'file')} could not be handled")
     written = [shown(r.written) for r in reports if r.written]
     if preview and counts["changed"]:
-        lines.append("nothing was written: -o OUT writes the result elsewhere, --in-place changes the "
-                     + ("file itself" if counts["changed"] == 1 else "files themselves"))
+        lines.append(
+            "nothing was written: -o OUT writes the result elsewhere, --in-place changes the "
+            + ("file itself" if counts["changed"] == 1 else "files themselves")
+        )
     elif len(written) == 1:
         lines.append(f"written: {written[0]}")
     elif written:
@@ -310,7 +354,8 @@ def _reasons(reports: Iterable[FileReport]) -> list[str]:
     places: dict[tuple[str, str], list[str]] = {}
     for report in reports:
         for refused in report.refused:
-            places.setdefault((refused.codemod, refused.reason), []).append(f"{shown(report.path)}:{refused.line}")
+            place = f"{shown(report.path)}:{refused.line}"
+            places.setdefault((refused.codemod, refused.reason), []).append(place)
     lines = []
     for (codemod, reason), where in sorted(places.items(), key=lambda item: -len(item[1])):
         more = f" and {len(where) - 3} more" if len(where) > 3 else ""
@@ -328,7 +373,9 @@ def _plural(number: int, noun: str) -> str:
 
 def check_lines(reports: Sequence[FileReport]) -> str:
     """`path:line:col: name message` for each opportunity."""
-    return "".join(f"{shown(r.path)}:{c.line}:{c.column}: {c.codemod} {c.message}\n" for r in reports for c in r.applied)
+    return "".join(
+        f"{shown(r.path)}:{c.line}:{c.column}: {c.codemod} {c.message}\n" for r in reports for c in r.applied
+    )
 
 
 def check_summary(reports: Sequence[FileReport]) -> str:
@@ -338,7 +385,8 @@ def check_summary(reports: Sequence[FileReport]) -> str:
     lines = []
     if total:
         noun = "opportunity" if total == 1 else "opportunities"
-        lines.append(f"{total} {noun} in {_plural(counts['changed'], 'file')}: `tfboost rewrite` shows and applies them")
+        where = _plural(counts["changed"], "file")
+        lines.append(f"{total} {noun} in {where}: `tfboost rewrite` shows and applies them")
     else:
         lines.append(_nothing(reports))
     if counts["failed"]:
@@ -346,7 +394,7 @@ def check_summary(reports: Sequence[FileReport]) -> str:
     return "\n".join(lines) + "\n"
 
 
-# -- codemods ----------------------------------------------------------------------------------------------------
+# -- codemods ------------------------------------------------------------------------------------------------
 
 
 def catalogue(found: Sequence[Codemod]) -> str:
@@ -359,9 +407,26 @@ def catalogue_json(found: Sequence[Codemod]) -> str:
     """The codemods as JSON, with their pages."""
     import json
 
-    return json.dumps({"version": 1, "codemods": [
-        {"name": c.name, "level": c.level, "phase": c.phase, "hardware": c.hardware, "summary": c.summary, "page": c.doc}
-        for c in found]}, indent=2) + "\n"
+    return (
+        json.dumps(
+            {
+                "version": 1,
+                "codemods": [
+                    {
+                        "name": c.name,
+                        "level": c.level,
+                        "phase": c.phase,
+                        "hardware": c.hardware,
+                        "summary": c.summary,
+                        "page": c.doc,
+                    }
+                    for c in found
+                ],
+            },
+            indent=2,
+        )
+        + "\n"
+    )
 
 
 def page(codemod: Codemod) -> str:

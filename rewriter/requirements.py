@@ -14,12 +14,23 @@ from .config import load_toml
 from .target import FIRST_KERAS3, LAST_KERAS2, OLDEST, Evidence, Version
 
 #: Distributions that install TensorFlow; the value tells whether it can only use the CPU.
-_TENSORFLOW = {"tensorflow": False, "tensorflow-gpu": False, "tensorflow-cpu": True, "tensorflow-macos": False,
-               "tensorflow-rocm": False, "tensorflow-intel": True, "intel-tensorflow": True, "tensorflow-aarch64": True,
-               "tensorflow-cpu-aws": True, "nvidia-tensorflow": False, "tf-nightly": False, "tf-nightly-gpu": False,
-               "tf-nightly-cpu": True}
+_TENSORFLOW = {
+    "tensorflow": False,
+    "tensorflow-gpu": False,
+    "tensorflow-cpu": True,
+    "tensorflow-macos": False,
+    "tensorflow-rocm": False,
+    "tensorflow-intel": True,
+    "intel-tensorflow": True,
+    "tensorflow-aarch64": True,
+    "tensorflow-cpu-aws": True,
+    "nvidia-tensorflow": False,
+    "tf-nightly": False,
+    "tf-nightly-gpu": False,
+    "tf-nightly-cpu": True,
+}
 
-#: Run by the interpreter that is asked, which may be an old one: no import beyond `os` and `sys`, none of TensorFlow.
+#: Run by the interpreter that is asked, which may be an old one. Imports nothing but `os` and `sys`.
 _LIST_PACKAGES = r"""
 import sys
 sys.path[:] = [p for p in sys.path if p not in ("", ".")]
@@ -47,7 +58,8 @@ def of_interpreter(python: str) -> Evidence:
     try:
         done = subprocess.run([python, "-c", _LIST_PACKAGES], capture_output=True, text=True, timeout=60)
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        raise InterpreterError(f"`{python}` cannot be run: {getattr(error, 'strerror', None) or error}") from None
+        reason = getattr(error, "strerror", None) or error
+        raise InterpreterError(f"`{python}` cannot be run: {reason}") from None
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         raise InterpreterError(f"`{python}` is not a Python interpreter that runs here: {last}")
@@ -70,12 +82,20 @@ def _of_packages(packages: dict[str, str], python: str) -> Evidence:
         cpu, ampere = _gpus()
     why += ", no GPU" if cpu else ", Ampere or newer GPU" if ampere else ""
     keras3 = keras is not None and keras[0] >= 3
-    return Evidence(version, version, None, (why,), cpu, keras if keras3 else None, ampere,
-                    two_keras=keras3 and version <= LAST_KERAS2)
+    return Evidence(
+        version,
+        version,
+        None,
+        (why,),
+        cpu,
+        keras if keras3 else None,
+        ampere,
+        two_keras=keras3 and version <= LAST_KERAS2,
+    )
 
 
 def _gpus() -> tuple[bool, bool]:
-    """Whether this machine has certainly no GPU that TensorFlow could use, and whether all are Ampere or newer."""
+    """Whether this machine certainly has no GPU for TensorFlow, and whether all are Ampere or newer."""
     import shutil
     import subprocess
 
@@ -84,15 +104,19 @@ def _gpus() -> tuple[bool, bool]:
         devices = ("/dev/nvidia0", "/dev/kfd", "/dev/dxg")  # NVIDIA, AMD, and either under Windows
         return sys.platform.startswith("linux") and not any(map(os.path.exists, devices)), False
     try:
-        done = subprocess.run([tool, "--query-gpu=compute_cap", "--format=csv,noheader"], capture_output=True,
-                              text=True, timeout=30)
+        done = subprocess.run(
+            [tool, "--query-gpu=compute_cap", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
     except (OSError, subprocess.TimeoutExpired):
         return False, False
     found = [float(c) for c in re.findall(r"^\s*(\d+\.\d+)\s*$", done.stdout, re.MULTILINE)]
     return False, done.returncode == 0 and bool(found) and min(found) >= 8.0
 
 
-# -- requirement files -------------------------------------------------------------------------------------------
+# -- requirement files ---------------------------------------------------------------------------------------
 
 _MAIN = ("requirements.txt", "pyproject.toml", "setup.cfg", "environment.yml", "environment.yaml")
 _FURTHER = re.compile(r"requirements.*\.txt|environment.*\.ya?ml")
@@ -101,7 +125,7 @@ _FURTHER = re.compile(r"requirements.*\.txt|environment.*\.ya?ml")
 def of_folder(folder: Path) -> Evidence | None:
     """What the requirement files of a folder say about TensorFlow and Keras; None when they name neither."""
     try:
-        names = set(os.listdir(folder))  # noqa: PTH208: only the names, and these many times
+        names = {entry.name for entry in folder.iterdir()}
     except OSError:
         return None
     found = []
@@ -110,8 +134,11 @@ def of_folder(folder: Path) -> Evidence | None:
             if evidence.says_version:
                 return evidence
             found.append(evidence)
-    further = [e for name in sorted(names.difference(_MAIN)) if _FURTHER.fullmatch(name)
-               and (e := _of_file(folder / name))]
+    further = [
+        e
+        for name in sorted(names.difference(_MAIN))
+        if _FURTHER.fullmatch(name) and (e := _of_file(folder / name))
+    ]
     if informed := [e for e in further if e.says_version]:
         return _either(informed)
     return next(iter(found + further), None)
@@ -153,10 +180,14 @@ def _toml_requirements(text: str) -> Iterator[str]:
     except ValueError:
         return
     project, poetry = _table(data, "project"), _table(data, "tool", "poetry")
-    groups: list[Any] = [project.get("dependencies"), *_table(project, "optional-dependencies").values(),
-                         *_table(data, "dependency-groups").values(), poetry.get("dependencies"),
-                         poetry.get("dev-dependencies"),
-                         *(g.get("dependencies") for g in _table(poetry, "group").values() if isinstance(g, dict))]
+    groups: list[Any] = [
+        project.get("dependencies"),
+        *_table(project, "optional-dependencies").values(),
+        *_table(data, "dependency-groups").values(),
+        poetry.get("dependencies"),
+        poetry.get("dev-dependencies"),
+        *(g.get("dependencies") for g in _table(poetry, "group").values() if isinstance(g, dict)),
+    ]
     for group in groups:
         if isinstance(group, list):
             yield from (r for r in group if isinstance(r, str))
@@ -210,10 +241,14 @@ def _either(found: list[Evidence]) -> Evidence:
     for other in found[1:]:
         why = first.why if set(other.why) <= set(first.why) else (*first.why, *other.why)
         first = replace(
-            first, why=why, cpu=first.cpu and other.cpu, keras=first.keras if first.keras == other.keras else None,
+            first,
+            why=why,
+            cpu=first.cpu and other.cpu,
+            keras=first.keras if first.keras == other.keras else None,
             lowest=min(first.lowest, other.lowest) if first.lowest and other.lowest else None,
             highest=max(first.highest, other.highest) if first.highest and other.highest else None,
-            keras_version=first.keras_version if first.keras_version == other.keras_version else None)
+            keras_version=first.keras_version if first.keras_version == other.keras_version else None,
+        )
     return first
 
 

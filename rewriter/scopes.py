@@ -71,6 +71,9 @@ class Names:
         self._made: dict[tuple[ast.AST, str], Binding] = {}
         self._scope_of_name: dict[ast.Name, Scope] = {}
         self._loads: dict[Binding, list[ast.Name]] | None = None
+        self._mentioned_with: dict[str, list[Env]] = {}
+        self._mentions_in: dict[ast.AST, set[str]] | None = None
+        self._envs_of: dict[ast.AST, list[Env]] = {}
         self._declare(tree.body, self.module)
         self.at_end[tree] = self._block(tree.body, self.module, {}) or {}
 
@@ -84,13 +87,50 @@ class Names:
         if (local := self._local.get(name)) is not None and name.id not in scope.elsewhere:
             return local if scope.parent or not self._rebound_elsewhere(name.id) else self._all(name.id, scope)
         found = scope.lookup(name.id)
-        return found[1] if found else ()
+        if found is None:
+            return ()
+        owner, bindings = found
+        if owner is self.module and len(bindings) > 1 and not self._rebound_elsewhere(name.id):
+            return self._when_called(name, scope, bindings)
+        return bindings
+
+    def _when_called(self, name: ast.Name, scope: Scope, bindings: tuple[Binding, ...]) -> tuple[Binding, ...]:
+        """Of a module-level name's bindings, those that a function may see which runs from its first mention on.
+
+        A function runs at the earliest where the module mentions it, or mentions a function or class that does.
+        """
+        inner: Scope | None = scope
+        while inner and isinstance(inner.node, ast.ClassDef):
+            inner = inner.parent
+        outermost: ast.AST | None = None
+        current: ast.AST | None = self.parents.get(name)
+        while current is not None:
+            if isinstance(current, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                outermost = current
+            current = self.parents.get(current)
+        if outermost is None or inner is self.module:
+            return bindings
+        if outermost not in self._envs_of:
+            if self._mentions_in is None:
+                self._mentions_in = {
+                    node: {n.id if isinstance(n, ast.Name) else n.attr for n in ast.walk(node)
+                           if isinstance(n, ast.Name | ast.Attribute)}
+                    for node, s in self.scopes.items()
+                    if s.parent is self.module and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
+            names = {outermost.name}  # type: ignore[attr-defined]
+            while more := {n.name for n, mentioned in self._mentions_in.items()  # type: ignore[attr-defined]
+                           if mentioned & names} - names:
+                names |= more
+            self._envs_of[outermost] = [e for n in names for e in self._mentioned_with.get(n, ())]
+        envs = [*self._envs_of[outermost], self.at_end.get(self.module.node, {})]
+        seen = {b for env in envs for b in env.get(name.id, ())}
+        return tuple(b for b in bindings if b in seen) or bindings
 
     def loads(self, binding: Binding) -> list[ast.Name]:
         if self._loads is None:
             self._loads = {}
             for name in self._scope_of_name:
-                for reached in self.reaching(name):
+                for reached in self.reaching(name) if isinstance(name.ctx, ast.Load) else ():
                     self._loads.setdefault(reached, []).append(name)
         return self._loads.get(binding, [])
 
@@ -227,6 +267,8 @@ class Names:
                 for part in [*node.decorator_list, *_defaults(node.args)]:
                     self._expression(part, scope, env)
                 self._assign(self._statement_bindings(node, scope), env, scope)
+                if node.decorator_list and scope.parent is None:  # what decorates it might call it at once
+                    self._mentioned_with.setdefault(node.name, []).append(dict(env))
                 self._function(node, scope)
                 return env
             case ast.ClassDef():
@@ -308,6 +350,8 @@ class Names:
                 self._scope_of_name[node] = scope
                 if isinstance(node.ctx, ast.Load) and node.id in env:
                     self._local[node] = env[node.id]
+                    if scope.parent is None and any(b.kind in ("def", "class") for b in env[node.id]):
+                        self._mentioned_with.setdefault(node.id, []).append(dict(env))
             case ast.Lambda():
                 for part in _defaults(node.args):
                     self._expression(part, scope, env)

@@ -434,14 +434,20 @@ class Script:
         found: dict[str, list[tuple[Script, ast.expr]]] = {}
         for script, cls in self.ancestry(node):
             for statement in ast.walk(cls):
-                if not isinstance(statement, ast.Assign):
-                    continue
-                for target in statement.targets:
-                    if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) \
+                pairs: list[tuple[ast.expr, ast.expr]] = []
+                if isinstance(statement, ast.Assign):
+                    pairs = [(target, statement.value) for target in statement.targets]
+                elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
+                    pairs = [(statement.target, statement.value)]
+                for target, value in pairs:
+                    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) \
+                            and len(target.elts) == len(value.elts):
+                        pairs.extend(zip(target.elts, value.elts, strict=True))
+                    elif isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) \
                             and target.value.id == "self":
-                        found.setdefault(target.attr, []).append((script, statement.value))
+                        found.setdefault(target.attr, []).append((script, value))
                     elif isinstance(target, ast.Name) and script.parents[statement] is cls:
-                        found.setdefault(target.id, []).append((script, statement.value))
+                        found.setdefault(target.id, []).append((script, value))
         return found
 
     # -- modules -------------------------------------------------------------------------------------------------

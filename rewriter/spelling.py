@@ -40,7 +40,8 @@ def spell(script: Script, dotted: str, edit: Edit) -> tuple[str, list[Edit]]:
             for name, bindings in scope.bindings.items():
                 if name not in taken and (known := _stands_for(script, name, bindings, dotted)) \
                         and (scope is not own or all(_before(script, b, edit) for b in bindings)):
-                    candidates.append(name + catalog.canonical(dotted)[len(known):])
+                    full = dotted if catalog.in_module(dotted, known) else catalog.canonical(dotted)
+                    candidates.append(name + full[len(known):])
             taken.update(scope.bindings)
         scope = scope.parent
     if candidates:

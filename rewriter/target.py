@@ -49,7 +49,7 @@ FIRST_KERAS3: Version = (2, 16)
 
 
 def named(name: str) -> Target:
-    """The target that `--target` names: `tf2.15`, `tf1.15`, `keras3`. Raises `ValueError` for anything else."""
+    """The target that `--target` names: `tf2.15`, `tf1.15`, `keras3`. Raises `ValueError` for others."""
     why = f"--target {name}"
     if name == "keras3":
         return Target(FIRST_KERAS3, OPEN, 3, why)
@@ -82,24 +82,35 @@ class Evidence:
 
     def contradicts(self, other: Evidence) -> bool:
         lowest, highest = self._bounds_with(other)
-        return bool((lowest and highest and lowest > highest)
-                    or (self.keras and other.keras and self.keras != other.keras))
+        return bool(
+            (lowest and highest and lowest > highest)
+            or (self.keras and other.keras and self.keras != other.keras)
+        )
 
     def narrowed(self, other: Evidence) -> Evidence:
-        """With what another, weaker source adds; where it contradicts it is not followed, which `why` tells."""
+        """With what a weaker source adds; where it contradicts it is not followed, which `why` tells."""
         if self.contradicts(other):
             return replace(self, why=(*self.why, *(f"not followed: {reason}" for reason in other.why)))
         lowest, highest = self._bounds_with(other)
-        both = Evidence(lowest, highest, self.keras or other.keras, self.why, self.cpu or other.cpu,
-                        self.keras_version or other.keras_version, self.ampere or other.ampere,
-                        self.two_keras or other.two_keras)
+        both = Evidence(
+            lowest,
+            highest,
+            self.keras or other.keras,
+            self.why,
+            self.cpu or other.cpu,
+            self.keras_version or other.keras_version,
+            self.ampere or other.ampere,
+            self.two_keras or other.two_keras,
+        )
         if both == self and self.says_version:
             return self
         return replace(both, why=(*self.why, *other.why))
 
     def _bounds_with(self, other: Evidence) -> tuple[Version | None, Version | None]:
-        return (max(filter(None, (self.lowest, other.lowest)), default=None),
-                min(filter(None, (self.highest, other.highest)), default=None))
+        return (
+            max(filter(None, (self.lowest, other.lowest)), default=None),
+            min(filter(None, (self.highest, other.highest)), default=None),
+        )
 
     def target(self) -> Target:
         """The target, with careful assumptions where nothing is known."""
@@ -110,6 +121,7 @@ class Evidence:
             lowest = ASSUMED if highest >= ASSUMED else min(OLDEST, highest)
             if lowest != highest:
                 why.append(f"at least {lowest[0]}.{lowest[1]} is assumed: --target or --python tells exactly")
-        keras = self.keras or (None if self.two_keras else 2 if highest <= LAST_KERAS2
-                               else 3 if lowest >= FIRST_KERAS3 else None)
+        keras = self.keras or (
+            None if self.two_keras else 2 if highest <= LAST_KERAS2 else 3 if lowest >= FIRST_KERAS3 else None
+        )
         return Target(lowest, highest, keras, "; ".join(why), self.cpu, self.keras_version, self.ampere)

@@ -13,6 +13,7 @@ Numbers of steps are computed as Keras computes them; one that is not known has 
 from __future__ import annotations
 
 import ast
+import builtins
 import math
 import re
 from collections.abc import Iterable, Iterator
@@ -176,7 +177,7 @@ class Training:
         return call
 
 
-# -- compile and fit sites -------------------------------------------------------------------------------------------
+# -- compile and fit sites -----------------------------------------------------------------------------------
 
 
 def trainings(script: Script) -> list[Training]:
@@ -214,9 +215,12 @@ def same(a: Value, b: Value) -> bool:
         return a.node is b.node
     if a.cls is None or b.cls is None or a.cls.script is None or b.cls.script is None:
         return False
-    return any(c is b.cls.node for _, c in a.cls.script.ancestry(a.cls.node)) or any(  # type: ignore[arg-type]
-        c is a.cls.node for _, c in b.cls.script.ancestry(b.cls.node)
-    )  # type: ignore[arg-type]
+    first, second = a.cls.node, b.cls.node
+    if not isinstance(first, ast.ClassDef) or not isinstance(second, ast.ClassDef):
+        return False
+    return any(c is second for _, c in a.cls.script.ancestry(first)) or any(
+        c is first for _, c in b.cls.script.ancestry(second)
+    )
 
 
 def _training(site: Site, models: list[Value], project: list[Script]) -> Training:
@@ -251,7 +255,7 @@ def _is_super(script: Script, func: ast.expr) -> bool:
     )
 
 
-# -- where a model goes ----------------------------------------------------------------------------------------------
+# -- where a model goes --------------------------------------------------------------------------------------
 
 #: Methods of a model that train or test it, or set up how it does.
 _OF_INTEREST = frozenset(("compile", *FITS, *TESTS, *ON_BATCH))
@@ -376,7 +380,7 @@ def _trains_a_part(script: Script, cls: ast.ClassDef) -> bool:
     return False
 
 
-# -- the data of one call --------------------------------------------------------------------------------------------
+# -- the data of one call ------------------------------------------------------------------------------------
 
 
 def _fit(site: Site) -> Run:
@@ -535,7 +539,9 @@ def data_kind(script: Script, source: ast.expr | None, y: ast.expr | None) -> st
 
 
 #: Methods and attributes, of objects that are not followed, which give an array.
-_GIVES_ARRAY = frozenset("numpy to_numpy toarray to_tensor values reshape astype transform fit_transform".split())
+_GIVES_ARRAY = frozenset(
+    "numpy to_numpy toarray to_tensor values reshape astype transform fit_transform".split()
+)
 
 
 def _is_array(value: Value) -> bool:
@@ -553,7 +559,7 @@ def _is_array(value: Value) -> bool:
     return isinstance(loop, ast.For | ast.comprehension) and script.is_dataset(loop.iter)
 
 
-# -- how many samples ------------------------------------------------------------------------------------------------
+# -- how many samples ----------------------------------------------------------------------------------------
 
 
 def samples(script: Script, *parts: ast.expr | None) -> Count:
@@ -615,7 +621,7 @@ def _axis_behind(value: Value) -> bool:
     return axis is not None and axis != 0
 
 
-# -- how many batches ------------------------------------------------------------------------------------------------
+# -- how many batches ----------------------------------------------------------------------------------------
 
 
 def steps_of(script: Script, source: ast.expr | None) -> Count:
@@ -737,7 +743,7 @@ def _source(dataset: Value, script: Script, call: ast.Call) -> Count:
     if name == "Dataset.from_tensors":
         return Count(1, "", True)
     if name == "Dataset.from_tensor_slices":
-        return replace(samples(script, *_flat(call)), sized=True)
+        return replace(_slices(script, call), sized=True)
     if name == "Dataset.range":
         numbers = [script.integer(a) for a in call.args]
         if numbers and len(numbers) <= 3 and all(n is not None for n in numbers):
@@ -756,6 +762,32 @@ def _source(dataset: Value, script: Script, call: ast.Call) -> Count:
     )
 
 
+def _slices(script: Script, call: ast.Call) -> Count:
+    """The length of what is sliced; a list is one tensor, a tuple or dict holds several of the same length."""
+    argument = script.bind(call, "Dataset.from_tensor_slices").get("tensors")
+    counts = []
+    for value in script.values(argument):
+        if value.kind == "sequence" and isinstance(value.node, ast.List):
+            counts.append(
+                Count(script._evaluate.length([value]), "the number of elements is not known", True)
+            )
+        elif value.kind == "sequence" and isinstance(value.node, ast.Tuple) and value.script:
+            parts = [_slice_of(value.script, element) for element in value.node.elts]
+            counts.append(next((c for c in parts if c.number is not None), parts[0] if parts else Count()))
+        else:
+            counts.append(samples_of(value))
+    return _agreed(counts)
+
+
+def _slice_of(script: Script, element: ast.expr) -> Count:
+    lists = [v for v in script.values(element) if v.kind == "sequence" and isinstance(v.node, ast.List)]
+    if lists:
+        return Count(
+            script._evaluate.length(script.values(element)), "the number of elements is not known", True
+        )
+    return samples(script, element)
+
+
 def steps_of_dataset(script: Script, source: ast.expr) -> Count:
     """As `steps_of`, where an endless dataset is fine: one of those that are zipped."""
     return _agreed([_batches(v) for v in script.values(source)])
@@ -769,7 +801,7 @@ def _flat(call: ast.Call) -> list[ast.expr]:
     return found
 
 
-# -- callbacks -------------------------------------------------------------------------------------------------------
+# -- callbacks -----------------------------------------------------------------------------------------------
 
 #: Hooks that Keras calls once per execution instead of once per batch.
 BATCH_HOOK = re.compile(r"on_((train|test|predict)_)?batch_(begin|end)$")
@@ -784,7 +816,7 @@ _FREQUENCY: dict[str, tuple[str, frozenset[object]]] = {
     "BackupAndRestore": ("save_freq", frozenset({"epoch"})),
     "TensorBoard": ("update_freq", frozenset({"epoch"})),
 }
-_SIGNATURES = {
+_SIGNATURES: dict[str, tuple[str, ...] | str] = {
     "ModelCheckpoint": "callbacks.ModelCheckpoint",
     "TensorBoard": (
         "log_dir",
@@ -885,13 +917,17 @@ def _additions(script: Script, made: ast.expr, found: list[Value], seen: set[ast
             if why := _gather(owner, call.args[-1], found, seen):
                 return why
         elif isinstance(parent, ast.Call) and parent.func is not use:
-            for callee in owner.values(parent.func):
-                if callee.kind in ("unknown", "parameter") or (
-                    callee.kind == "symbol"
-                    and not callee.name.startswith(("builtins.", "tensorflow.", "keras."))
-                ):
-                    return f"the list of callbacks is handed to `{ast.unparse(parent.func)}`"
+            if not all(_leaves_lists_alone(callee) for callee in owner.values(parent.func)):
+                return f"the list of callbacks is handed to `{ast.unparse(parent.func)}`"
     return ""
+
+
+def _leaves_lists_alone(callee: Value) -> bool:
+    """A function that does not add to a list that it is given; the project's own are followed."""
+    if callee.kind != "symbol":
+        return callee.kind not in ("unknown", "parameter")
+    family, _, name = callee.name.partition(".")
+    return family in ("tensorflow", "keras") or (family == "builtins" and hasattr(builtins, name))
 
 
 def acts_per_batch(callback: Value) -> str:
@@ -980,7 +1016,7 @@ def _shown(value: Value) -> str:
     return ast.unparse(value.node.func) if isinstance(value.node, ast.Call) else value.name
 
 
-# -- what holds for the whole program --------------------------------------------------------------------------------
+# -- what holds for the whole program ------------------------------------------------------------------------
 
 
 def project_calls(script: Script, names: Iterable[str]) -> Iterator[tuple[Script, ast.Call]]:

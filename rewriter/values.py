@@ -278,6 +278,8 @@ class Evaluator:
         if base.cls is not None and base.cls.script and isinstance(base.cls.node, ast.ClassDef):
             owner = base.cls.script
             method = owner.method(base.cls.node, attr)
+            if method and is_property(method[1]):
+                return [v for r in method[0].returns(method[1]) for v in method[0].values(r)]
             if method:
                 return (Value("method", method[1], method[0], attr, base=base),)
             assigned = owner.assigned_attributes(base.cls.node).get(attr)
@@ -307,7 +309,7 @@ class Evaluator:
             return (Value("object", value.node, value.script, "shape"),)
         return (unknown("a part of it is taken that is not followed", value.node, value.script),)
 
-    def _length(self, values: Iterable[Value]) -> int | None:
+    def length(self, values: Iterable[Value]) -> int | None:
         """The one length that all alternatives have; a list that grows later has none."""
         lengths = {None if v.kind not in ("array", "sequence") or self._is_changed(v) else v.length for v in values}
         return lengths.pop() if len(lengths) == 1 else None
@@ -426,7 +428,8 @@ class Evaluator:
             with_info = self.script.argument(node, "with_info")
             info = with_info is not None and self.script.constant(with_info) is not False
             split = self.script.argument(node, "split")
-            several = split is None or isinstance(split, ast.List | ast.Tuple)
+            several = split is None or any(v.kind == "sequence" or v.name in ("list", "builtins.list")
+                                           for v in self(split))
             data = Value("tfds" if several else "dataset", *here, name)
             return (Value("sequence", *here, "Tuple", items=((data,), (Value("object", *here, "info"),))),) \
                 if info else (data,)
@@ -442,7 +445,7 @@ class Evaluator:
         if name == "functools.partial" and first.get("0") is not None:
             return self(first.get("0"))
         if name in ("builtins.len",) and first.get("0") is not None:
-            length = self._length(self(first.get("0")))
+            length = self.length(self(first.get("0")))
             return (constant(length, node),) if length is not None else (Value("object", *here, name),)
         if name in ("builtins.int", "builtins.max", "builtins.min", "math.ceil", "math.floor", "builtins.round"):
             numbers = [self.script.number(a) for a in node.args]
@@ -492,7 +495,7 @@ class Evaluator:
             if name == "expand_dims" and self.script.integer(
                     node.args[1] if len(node.args) > 1 else self.script.argument(node, "axis")) == 0:
                 return Value("array", node, self.script, name)
-            length = self._length(self(argument))
+            length = self.length(self(argument))
         elif name in ("arange",) and len(node.args) == 1:
             length = self.script.integer(argument)
         elif name == "linspace":
@@ -588,6 +591,11 @@ def _is_filtered(call: ast.AST | None) -> bool:
     """A `load_data(...)` that leaves samples out or splits them in its own way: `imdb.load_data(maxlen=80)`."""
     return isinstance(call, ast.Call) and (len(call.args) > 3 or any(
         k.arg in ("maxlen", "test_split", None) for k in call.keywords))
+
+
+def is_property(function: ast.FunctionDef) -> bool:
+    return any((d.attr if isinstance(d, ast.Attribute) else getattr(d, "id", "")) in ("property", "cached_property")
+               for d in function.decorator_list)
 
 
 def _default(function: ast.FunctionDef, name: str) -> ast.expr | None:

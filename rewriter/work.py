@@ -1,4 +1,4 @@
-"""Rewrite many files: what belongs together goes through the engine together, the rest to worker processes."""
+"""Rewrite many files: those that belong together by one call of the engine, the rest in worker processes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 #: Below this many bytes of scripts a second process does not pay for its start and its import of LibCST.
 WORTH_A_WORKER = 40_000
 
-#: Bytes of scripts after which memory is cleaned up; in between, looking for garbage costs a tenth of the time.
+#: Bytes of scripts after which memory is cleaned up: looking for garbage all the time costs a tenth of it.
 CLEAN_UP_AFTER = 500_000
 
 
@@ -63,11 +63,17 @@ class Asked:
             settings.select if self.select is None else self.select,
             settings.ignore if self.ignore is None else self.ignore,
             self.amp_dtype or settings.amp_dtype,
-            {path: names for path in paths if (names := settings.ignored_in(path))})
+            {path: names for path in paths if (names := settings.ignored_in(path))},
+        )
 
 
-def rewrite(data: Mapping[Path, bytes], asked: Asked, settings: Mapping[Path, Settings], python: str | None,
-            workers: int) -> dict[Path, FileReport]:
+def rewrite(
+    data: Mapping[Path, bytes],
+    asked: Asked,
+    settings: Mapping[Path, Settings],
+    python: str | None,
+    workers: int,
+) -> dict[Path, FileReport]:
     """The report on each file; writes nothing. May raise `requirements.InterpreterError`."""
     reports = {path: FileReport(path, "not-applicable", after=content) for path, content in data.items()}
     together = groups(data)
@@ -80,8 +86,13 @@ def rewrite(data: Mapping[Path, bytes], asked: Asked, settings: Mapping[Path, Se
     return reports
 
 
-def _jobs(together: list[list[Path]], data: Mapping[Path, bytes], asked: Asked, settings: Mapping[Path, Settings],
-          python: str | None) -> list[Job]:
+def _jobs(
+    together: list[list[Path]],
+    data: Mapping[Path, bytes],
+    asked: Asked,
+    settings: Mapping[Path, Settings],
+    python: str | None,
+) -> list[Job]:
     from .detect import Detector
 
     interpreter = None
@@ -122,15 +133,11 @@ def run(jobs: Sequence[Job], workers: int) -> list[FileReport]:
                 futures.append((job, pool.submit(_process, job)))
             except BrokenProcessPool:
                 unfinished.append(job)
-        try:
-            for job, future in futures:
-                try:
-                    found += future.result()
-                except BrokenProcessPool:
-                    unfinished.append(job)
-        except KeyboardInterrupt:
-            pool.shutdown(cancel_futures=True)
-            raise
+        for job, future in futures:
+            try:
+                found += future.result()
+            except BrokenProcessPool:
+                unfinished.append(job)
     for job in unfinished:  # a worker died, and nobody knows over which job: each gets a process of its own
         with ProcessPoolExecutor(1, _context(), _start) as pool:
             try:
@@ -149,11 +156,21 @@ def _context() -> BaseContext:
 
 
 def _start() -> None:
-    """A worker leaves Ctrl-C to its parent, and what it inherits to the garbage collector of nobody."""
+    """A worker goes with its parent, and at once on Ctrl-C; what it inherits is never garbage."""
     import signal
+    import threading
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    threading.Thread(target=_go_with_parent, daemon=True).start()
     gc.freeze()
+
+
+def _go_with_parent() -> None:
+    from multiprocessing import parent_process
+
+    if parent := parent_process():
+        parent.join()
+    os._exit(1)
 
 
 def _process(job: Job) -> list[FileReport]:
@@ -178,7 +195,9 @@ def process(job: Job) -> list[FileReport]:
     from .engine import rewrite
     from .report import of_result
 
-    reports = [_failed(path, error) for path, content in job.data.items() if (error := _bad_comment(path, content))]
+    reports = [
+        _failed(path, error) for path, content in job.data.items() if (error := _bad_comment(path, content))
+    ]
     data = {path: content for path, content in job.data.items() if all(path != r.path for r in reports)}
     try:
         results = rewrite(list(data), job.options, _Together(job.detector, data), data)
@@ -236,5 +255,6 @@ def _defect(path: Path, error: Exception) -> SourceError:
         trace = trace.tb_next
     code = trace.tb_frame.f_code if trace else None
     where = f" at {Path(code.co_filename).name}:{trace.tb_lineno}" if code and trace else ""
-    return SourceError(path, f"defect of tfboost{where}, please report it with this script: "
-                             f"{type(error).__name__}: {error}")
+    return SourceError(
+        path, f"defect of tfboost{where}, please report it with this script: {type(error).__name__}: {error}"
+    )

@@ -1,4 +1,4 @@
-"""`[tool.tfboost]`: where it is found, what it may say, how it is followed, and the names of codemods in it."""
+"""`[tool.tfboost]`: where it is found, what it may say, how it is followed; names of codemods."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ def settings(folder: Path, text: str) -> Settings:
 
 
 def test_everything(tmp_path: Path) -> None:
-    found = settings(tmp_path, """
+    found = settings(
+        tmp_path,
+        """
         [tool.tfboost]
         level = 1
         select = ["prefetch"]
@@ -29,9 +31,18 @@ def test_everything(tmp_path: Path) -> None:
         exclude = ["old", "src/gen_*.py"]
         [tool.tfboost.per-file-ignores]
         "tests/*" = ["prefetch"]
-        """)
-    assert found == Settings(tmp_path, 1, frozenset({"prefetch"}), frozenset({"loader-workers"}), "tf2.15", "bfloat16",
-                             ("old", "src/gen_*.py"), (("tests/*", frozenset({"prefetch"})),))
+        """,
+    )
+    assert found == Settings(
+        tmp_path,
+        1,
+        frozenset({"prefetch"}),
+        frozenset({"loader-workers"}),
+        "tf2.15",
+        "bfloat16",
+        ("old", "src/gen_*.py"),
+        (("tests/*", frozenset({"prefetch"})),),
+    )
 
 
 def test_nearest_table_upward(tmp_path: Path) -> None:
@@ -51,23 +62,29 @@ def test_no_table(tmp_path: Path) -> None:
     assert read(tmp_path / "pyproject.toml") is None
 
 
-@pytest.mark.parametrize(("text", "message"), [
-    ("lvel = 1", "lvel: unknown key; did you mean `level`?"),
-    ("amp_dtype = 'float16'", "amp_dtype: unknown key; did you mean `amp-dtype`?"),
-    ("level = 4", "level: must be 1, 2 or 3, not 4"),
-    ("level = true", "level: must be 1, 2 or 3, not True"),
-    ("level = '2'", "level: must be 1, 2 or 3, not '2'"),
-    ("target = 'tf'", "target: unknown target `tf`"),
-    ("target = 2.15", "target: must be a string"),
-    ("amp-dtype = 'half'", "amp-dtype: must be float16 or bfloat16"),
-    ("select = 'prefetch'", "select: must be a list of strings"),
-    ("ignore = [1]", "ignore: must be a list of strings"),
-    ("ignore = ['prefech']", "ignore: unknown codemod `prefech`; did you mean `prefetch`?"),
-    ("exclude = 'x'", "exclude: must be a list of strings"),
-    ("per-file-ignores = ['x']", "per-file-ignores: must be a table"),
-    ("per-file-ignores = {'*.py' = ['prefetsch']}", 'per-file-ignores "*.py": unknown codemod `prefetsch`'),
-    ("level = ", ":2:9: not valid TOML"),
-])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("lvel = 1", "lvel: unknown key; did you mean `level`?"),
+        ("amp_dtype = 'float16'", "amp_dtype: unknown key; did you mean `amp-dtype`?"),
+        ("level = 4", "level: must be 1, 2 or 3, not 4"),
+        ("level = true", "level: must be 1, 2 or 3, not True"),
+        ("level = '2'", "level: must be 1, 2 or 3, not '2'"),
+        ("target = 'tf'", "target: unknown target `tf`"),
+        ("target = 2.15", "target: must be a string"),
+        ("amp-dtype = 'half'", "amp-dtype: must be float16 or bfloat16"),
+        ("select = 'prefetch'", "select: must be a list of strings"),
+        ("ignore = [1]", "ignore: must be a list of strings"),
+        ("ignore = ['prefech']", "ignore: unknown codemod `prefech`; did you mean `prefetch`?"),
+        ("exclude = 'x'", "exclude: must be a list of strings"),
+        ("per-file-ignores = ['x']", "per-file-ignores: must be a table"),
+        (
+            "per-file-ignores = {'*.py' = ['prefetsch']}",
+            'per-file-ignores "*.py": unknown codemod `prefetsch`',
+        ),
+        ("level = ", ":2:9: not valid TOML"),
+    ],
+)
 def test_mistakes(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ConfigError) as error:
         settings(tmp_path, f"[tool.tfboost]\n{text}\n")
@@ -80,10 +97,19 @@ def test_not_a_table(tmp_path: Path) -> None:
         settings(tmp_path, "[tool]\ntfboost = 1\n")
 
 
-@pytest.mark.parametrize(("pattern", "path", "expected"), [
-    ("old", "old", True), ("old", "a/old", True), ("old", "older", False), ("*_pb2.py", "a/b_pb2.py", True),
-    ("src/gen_*.py", "src/gen_x.py", True), ("src/gen_*.py", "lib/src/gen_x.py", False), ("src/", "src/a/b.py", True),
-    ("a/b", "a/b/c/d.py", True)])
+@pytest.mark.parametrize(
+    ("pattern", "path", "expected"),
+    [
+        ("old", "old", True),
+        ("old", "a/old", True),
+        ("old", "older", False),
+        ("*_pb2.py", "a/b_pb2.py", True),
+        ("src/gen_*.py", "src/gen_x.py", True),
+        ("src/gen_*.py", "lib/src/gen_x.py", False),
+        ("src/", "src/a/b.py", True),
+        ("a/b", "a/b/c/d.py", True),
+    ],
+)
 def test_globs(tmp_path: Path, pattern: str, path: str, expected: bool) -> None:
     assert Settings(tmp_path, exclude=(pattern,)).excludes(tmp_path / path) is expected
 
@@ -93,8 +119,9 @@ def test_paths_outside_the_folder_match_by_name_only(tmp_path: Path) -> None:
     assert not here.excludes(tmp_path / "b" / "x.py")
 
 
-@pytest.mark.parametrize(("name", "message"), [
-    ("prefetch", ""), ("Pre_fetch", "did you mean `prefetch`?"), ("zzzz", "there are ")])
+@pytest.mark.parametrize(
+    ("name", "message"), [("prefetch", ""), ("Pre_fetch", "did you mean `prefetch`?"), ("zzzz", "there are ")]
+)
 def test_names(name: str, message: str) -> None:
     if not message:
         check_names([name])
@@ -106,14 +133,18 @@ def test_names(name: str, message: str) -> None:
 
 def test_names_in_comments() -> None:
     text = "x = 1  # noqa  # tfboost: ignore[a,  bc ]\ns = '# tfboost: ignore[no]'\n# tfboost: ignore\n"
-    assert [text.split("\n")[line - 1][column - 1:][:len(name)] for line, column, name in ignored_names(text)] == ["a", "bc"]
+    assert [
+        text.split("\n")[line - 1][column - 1 :][: len(name)] for line, column, name in ignored_names(text)
+    ] == ["a", "bc"]
 
 
 class TestFollowed:
     """Through the command line."""
 
     def test_options_win(self, tmp_path: Path) -> None:
-        settings(tmp_path, "[tool.tfboost]\nignore = ['prefetch']\nselect = ['prefetch']\ntarget = 'tf2.15'\n")
+        settings(
+            tmp_path, "[tool.tfboost]\nignore = ['prefetch']\nselect = ['prefetch']\ntarget = 'tf2.15'\n"
+        )
         (tmp_path / "a.py").write_bytes(SCRIPT)
         assert tfboost("check", "a.py", cwd=tmp_path).returncode == 0
         done = tfboost("check", "a.py", "--ignore", "loader-workers", cwd=tmp_path)
@@ -137,7 +168,9 @@ class TestFollowed:
         assert [line.split(b":")[0] for line in done.stdout.splitlines()] == [b"b.py", b"old/c.py"]
 
     def test_per_file_ignores_and_different_tables(self, tmp_path: Path) -> None:
-        settings(tmp_path, "[tool.tfboost]\nselect = ['prefetch']\nper-file-ignores = {'b.py' = ['prefetch']}\n")
+        settings(
+            tmp_path, "[tool.tfboost]\nselect = ['prefetch']\nper-file-ignores = {'b.py' = ['prefetch']}\n"
+        )
         (tmp_path / "sub").mkdir()
         settings(tmp_path / "sub", "[tool.tfboost]\nselect = ['loader-workers']\n")
         for name in ("a.py", "b.py", "sub/c.py"):
@@ -151,7 +184,10 @@ class TestFollowed:
         (tmp_path / "a.py").write_bytes(SCRIPT)
         done = tfboost("rewrite", "--in-place", "a.py", cwd=tmp_path)
         assert done.returncode == 2
-        assert done.stderr.decode() == "pyproject.toml: [tool.tfboost] levl: unknown key; did you mean `level`?\n"
+        assert (
+            done.stderr.decode()
+            == "pyproject.toml: [tool.tfboost] levl: unknown key; did you mean `level`?\n"
+        )
         assert (tmp_path / "a.py").read_bytes() == SCRIPT
 
     def test_ignore_comments(self, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ NAMES = "prefetch parallel-map parallel-reads loader-workers steps-per-execution
 
 
 def test_the_catalogue() -> None:
-    assert set(registry()) == set(NAMES)
+    assert set(NAMES) <= set(registry())
     assert [PHASES.index(c.phase) for c in registry().values()] == sorted(
         PHASES.index(c.phase) for c in registry().values())
 

@@ -25,7 +25,9 @@ def diff(before: bytes, after: bytes, name: str = "x.py") -> bytes:
 
 def patched(folder: Path, name: str, before: bytes, after: bytes) -> bytes:
     (folder / name).write_bytes(before)
-    done = subprocess.run(["patch", "-p0"], input=diff(before, after, name), cwd=folder, capture_output=True, check=False)
+    done = subprocess.run(
+        ["patch", "-p0"], input=diff(before, after, name), cwd=folder, capture_output=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert not list(folder.glob("*.rej"))
     return (folder / name).read_bytes()
@@ -33,7 +35,10 @@ def patched(folder: Path, name: str, before: bytes, after: bytes) -> bytes:
 
 CASES = {
     "middle": (b"a\nb\nc\nd\ne\nf\ng\nh\n", b"a\nb\nc\nX\ne\nf\ng\nh\n"),
-    "two hunks": (b"".join(b"%d\n" % n for n in range(40)), b"".join(b"%d\n" % n for n in range(40) if n not in (3, 30))),
+    "two hunks": (
+        b"".join(b"%d\n" % n for n in range(40)),
+        b"".join(b"%d\n" % n for n in range(40) if n not in (3, 30)),
+    ),
     "first line": (b"a\nb\n", b"new\na\nb\n"),
     "only line": (b"a\n", b"b\n"),
     "crlf": (b"a\r\nb\r\nc\r\n", b"a\r\nX\r\nc\r\n"),
@@ -77,7 +82,9 @@ def test_diff_applies(before: list[bytes], after: list[bytes], cut_before: bool,
 def _apply(old: bytes, text: bytes) -> bytes:
     source, result, at = old.split(b"\n"), [], 0
     source = [line + b"\n" for line in source[:-1]] + ([source[-1]] if source[-1] else [])
-    marked = text.replace(b"\n\\ No newline at end of file\n", b"").split(b"\n") if b"\\ No" not in text else None
+    marked = (
+        text.replace(b"\n\\ No newline at end of file\n", b"").split(b"\n") if b"\\ No" not in text else None
+    )
     rows = marked if marked is not None else _joined(text)
     rows = [row if row.endswith(b"\n") or marked is None else row + b"\n" for row in rows if row]
     for row in rows[2:]:
@@ -109,23 +116,37 @@ def _joined(text: bytes) -> list[bytes]:
 
 
 BEFORE = b"import tensorflow as tf\n\nds = tf.data.Dataset.range(3)\nm.compile(\n    'sgd',\n)\nm.fit(ds)\n"
-AFTER = b"import tensorflow as tf\nset_policy()\n\nds = tf.data.Dataset.range(3).prefetch(1)\nm.compile(\n    'sgd',\n" \
-        b"    jit_compile=True,\n)\nm.fit(ds)\n"
+AFTER = (
+    b"import tensorflow as tf\nset_policy()\n\nds = tf.data.Dataset.range(3).prefetch(1)\n"
+    b"m.compile(\n    'sgd',\n    jit_compile=True,\n)\nm.fit(ds)\n"
+)
 
 
 def example() -> FileReport:
-    return of_result(Result(
-        Path("train.py"), BEFORE, AFTER, TARGET,
-        [Applied("xla", 4, 1, "compiled", "GPU", ((4, 6),)), Applied("prefetch", 3, 6, "ahead", lines=((3, 3),)),
-         Applied("mixed-precision", 1, 1, "16 bits", lines=((1, 1), (3, 3))), Applied("later", 9, 1, "again")],
-        [Refused("lamb", 4, 1, "small batch", "try a larger batch"), Refused("tf32", 2, 1, "off")]))
+    return of_result(
+        Result(
+            Path("train.py"),
+            BEFORE,
+            AFTER,
+            TARGET,
+            [
+                Applied("xla", 4, 1, "compiled", "GPU", ((4, 6),)),
+                Applied("prefetch", 3, 6, "ahead", lines=((3, 3),)),
+                Applied("mixed-precision", 1, 1, "16 bits", lines=((1, 1), (3, 3))),
+                Applied("later", 9, 1, "again"),
+            ],
+            [Refused("lamb", 4, 1, "small batch", "try a larger batch"), Refused("tf32", 2, 1, "off")],
+        )
+    )
 
 
 def test_snippets() -> None:
     applied = {c.codemod: (c.before, c.after) for c in example().applied}
     assert applied == {
-        "mixed-precision": ("...\nds = tf.data.Dataset.range(3)\n",
-                            "set_policy()\n...\nds = tf.data.Dataset.range(3).prefetch(1)\n"),
+        "mixed-precision": (
+            "...\nds = tf.data.Dataset.range(3)\n",
+            "set_policy()\n...\nds = tf.data.Dataset.range(3).prefetch(1)\n",
+        ),
         "prefetch": ("ds = tf.data.Dataset.range(3)\n", "ds = tf.data.Dataset.range(3).prefetch(1)\n"),
         "xla": ("", "    jit_compile=True,\n"),
         "later": (None, None),
@@ -141,29 +162,63 @@ def test_json_contract() -> None:
     assert list(document) == ["version", "tfboost", "command", "files", "summary"]
     assert (document["version"], document["tfboost"], document["command"]) == (1, __version__, "rewrite")
     first, second, third = document["files"]
-    assert all(list(f) == ["path", "status", "target", "applied", "refused", "error", "written", "diff"]
-               for f in document["files"])
+    assert all(
+        list(f) == ["path", "status", "target", "applied", "refused", "error", "written", "diff"]
+        for f in document["files"]
+    )
     assert (first["path"], first["status"], first["written"]) == ("train.py", "changed", "out/train.py")
-    assert first["target"] == {"tensorflow": {"lowest": "2.15", "highest": "2.15"}, "keras": 2, "cpu": False,
-                               "why": "requirements.txt: tensorflow==2.15"}
+    assert first["target"] == {
+        "tensorflow": {"lowest": "2.15", "highest": "2.15"},
+        "keras": 2,
+        "cpu": False,
+        "why": "requirements.txt: tensorflow==2.15",
+    }
     assert first["applied"][1] == {
-        "codemod": "prefetch", "line": 3, "column": 6, "message": "ahead", "hardware": "any",
-        "before": "ds = tf.data.Dataset.range(3)\n", "after": "ds = tf.data.Dataset.range(3).prefetch(1)\n"}
+        "codemod": "prefetch",
+        "line": 3,
+        "column": 6,
+        "message": "ahead",
+        "hardware": "any",
+        "before": "ds = tf.data.Dataset.range(3)\n",
+        "after": "ds = tf.data.Dataset.range(3).prefetch(1)\n",
+    }
     assert first["refused"] == [
         {"codemod": "tf32", "line": 2, "column": 1, "reason": "off", "hint": ""},
-        {"codemod": "lamb", "line": 4, "column": 1, "reason": "small batch", "hint": "try a larger batch"}]
+        {"codemod": "lamb", "line": 4, "column": 1, "reason": "small batch", "hint": "try a larger batch"},
+    ]
     assert first["diff"].startswith("--- train.py\n+++ train.py\n@@ -1,7 +1,9 @@\n")
-    assert (second["status"], second["error"]) == ("failed", {"line": 3, "column": 1, "message": "cannot be parsed"})
-    assert (third["status"], third["target"], third["error"], third["written"]) == ("not-applicable", None, None, None)
+    assert (second["status"], second["error"]) == (
+        "failed",
+        {"line": 3, "column": 1, "message": "cannot be parsed"},
+    )
+    assert (third["status"], third["target"], third["error"], third["written"]) == (
+        "not-applicable",
+        None,
+        None,
+        None,
+    )
     assert document["summary"] == {
-        "files": 3, "changed": 1, "unchanged": 0, "not_applicable": 1, "failed": 1, "written": 1,
-        "applied": {"later": 1, "mixed-precision": 1, "prefetch": 1, "xla": 1}, "refused": {"lamb": 1, "tf32": 1}}
+        "files": 3,
+        "changed": 1,
+        "unchanged": 0,
+        "not_applicable": 1,
+        "failed": 1,
+        "written": 1,
+        "applied": {"later": 1, "mixed-precision": 1, "prefetch": 1, "xla": 1},
+        "refused": {"lamb": 1, "tf32": 1},
+    }
 
 
 def test_every_key_is_documented() -> None:
     document = json.loads(as_json([example()], "check"))
-    keys = {*document, *document["files"][0], *document["files"][0]["applied"][0], *document["files"][0]["target"],
-            *document["files"][0]["refused"][0], *document["summary"]}
+    keys = {
+        *document,
+        *document["files"][0],
+        *document["files"][0]["applied"][0],
+        *document["files"][0]["target"],
+        *document["files"][0]["refused"][0],
+        *document["summary"],
+    }
     assert report.__doc__ is not None
     assert [key for key in sorted(keys) if key not in report.__doc__] == []
 
@@ -171,7 +226,9 @@ def test_every_key_is_documented() -> None:
 def test_open_target_in_json() -> None:
     result = Result(Path("a.py"), b"", b"", named("keras3"))
     assert json.loads(as_json([of_result(result)], "check"))["files"][0]["target"]["tensorflow"] == {
-        "lowest": "2.16", "highest": None}
+        "lowest": "2.16",
+        "highest": None,
+    }
     assert named("keras3").highest == OPEN
 
 
@@ -181,7 +238,9 @@ def test_names_that_are_not_text_stay_json() -> None:
 
 
 def test_text() -> None:
-    assert as_text([example()], preview=True) == """\
+    assert (
+        as_text([example()], preview=True)
+        == """\
 train.py: TensorFlow 2.15, Keras 2 (requirements.txt: tensorflow==2.15)
   train.py:1:1 mixed-precision: 16 bits
   train.py:3:6 prefetch: ahead
@@ -196,12 +255,19 @@ to try by hand:
   - try a larger batch
 nothing was written: -o OUT writes the result elsewhere, --in-place changes the file itself
 """
+    )
 
 
 def test_text_of_several_files_groups_reasons() -> None:
-    reports = [FileReport(Path(f"{n}.py"), "unchanged", TARGET, refused=[Refused("xla", n, 1, "strings", "split it")])
-               for n in range(1, 6)]
-    text = as_text([*reports, FileReport(Path("x.py"), "failed", error=SourceError("x.py", "no"))], preview=False)
+    reports = [
+        FileReport(
+            Path(f"{n}.py"), "unchanged", TARGET, refused=[Refused("xla", n, 1, "strings", "split it")]
+        )
+        for n in range(1, 6)
+    ]
+    text = as_text(
+        [*reports, FileReport(Path("x.py"), "failed", error=SourceError("x.py", "no"))], preview=False
+    )
     assert text.endswith("""
 nothing to change in 5 files
 not applied: xla (5)
@@ -212,12 +278,18 @@ to try by hand:
 """)
 
 
-@pytest.mark.parametrize(("reports", "text"), [
-    ([], "no Python files found\n"),
-    ([FileReport(Path("a.py"), "not-applicable")], "nothing to do: no TensorFlow or Keras in a.py\n"),
-    ([FileReport(Path("a.py"), "not-applicable")] * 2, "nothing to do: no TensorFlow or Keras in 2 files\n"),
-    ([FileReport(Path("a.py"), "unchanged", TARGET)], "nothing to change in a.py\n"),
-])
+@pytest.mark.parametrize(
+    ("reports", "text"),
+    [
+        ([], "no Python files found\n"),
+        ([FileReport(Path("a.py"), "not-applicable")], "nothing to do: no TensorFlow or Keras in a.py\n"),
+        (
+            [FileReport(Path("a.py"), "not-applicable")] * 2,
+            "nothing to do: no TensorFlow or Keras in 2 files\n",
+        ),
+        ([FileReport(Path("a.py"), "unchanged", TARGET)], "nothing to change in a.py\n"),
+    ],
+)
 def test_text_where_nothing_happens(reports: list[FileReport], text: str) -> None:
     assert as_text(reports, preview=False) == text
 

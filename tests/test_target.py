@@ -1,4 +1,4 @@
-"""Which TensorFlow and Keras: what is asked for, packages, requirement files, idioms, and how they combine."""
+"""Which TensorFlow and Keras: asked for, packages, requirement files, idioms, and how they combine."""
 
 from __future__ import annotations
 
@@ -18,8 +18,12 @@ from rewriter.target import OPEN, Evidence, Target, named
 from .envs import VERSIONS, tf_env
 
 
-def detect(script: str = "import tensorflow as tf\n", folder: Path = Path("/nowhere"), name: str = "auto",
-           interpreter: Evidence | None = None) -> Target:
+def detect(
+    script: str = "import tensorflow as tf\n",
+    folder: Path = Path("/nowhere"),
+    name: str = "auto",
+    interpreter: Evidence | None = None,
+) -> Target:
     source = parse(textwrap.dedent(script).encode(), folder / "train.py")
     return Detector(name, interpreter)([source])
 
@@ -36,9 +40,16 @@ def repository(tmp_path: Path) -> Path:
 
 
 class TestNamed:
-    @pytest.mark.parametrize(("name", "expected"), [
-        ("tf2.15", ((2, 15), (2, 15), 2)), ("tf2.15.1", ((2, 15), (2, 15), 2)), ("tf1.15", ((1, 15), (1, 15), 2)),
-        ("tf2.16", ((2, 16), (2, 16), 3)), ("keras3", ((2, 16), OPEN, 3))])
+    @pytest.mark.parametrize(
+        ("name", "expected"),
+        [
+            ("tf2.15", ((2, 15), (2, 15), 2)),
+            ("tf2.15.1", ((2, 15), (2, 15), 2)),
+            ("tf1.15", ((1, 15), (1, 15), 2)),
+            ("tf2.16", ((2, 16), (2, 16), 3)),
+            ("keras3", ((2, 16), OPEN, 3)),
+        ],
+    )
     def test_target(self, name: str, expected: tuple[object, ...]) -> None:
         assert bounds(named(name)) == expected
         assert bounds(detect("model.fit_generator(g)", name=name)) == expected
@@ -67,27 +78,30 @@ class TestNothingKnown:
 
 
 class TestRequirements:
-    @pytest.mark.parametrize(("line", "expected"), [
-        ("tensorflow==2.15.0", ((2, 15), (2, 15), 2)),
-        ("tensorflow == 2.15.*", ((2, 15), (2, 15), 2)),
-        ("TensorFlow[and-cuda]~=2.17.0 ; python_version > '3.8'", ((2, 17), (2, 17), 3)),
-        ("tensorflow>=2.4", ((2, 4), OPEN, None)),
-        ("tensorflow>=2.4,<2.16", ((2, 4), (2, 15), 2)),
-        ("tensorflow>=2.16,<3", ((2, 16), OPEN, 3)),
-        ("tensorflow~=2.16", ((2, 16), OPEN, 3)),
-        ("tensorflow<2.16.1", ((2, 8), (2, 16), None)),
-        ("tensorflow<2", ((1, 15), (1, 15), 2)),
-        ("tensorflow<2.3", ((1, 15), (2, 2), 2)),
-        ("tensorflow-gpu==1.15.5  # old", ((1, 15), (1, 15), 2)),
-        ("tensorflow==1.4", ((1, 4), (1, 4), 2)),
-        ("tf-nightly", ((2, 8), OPEN, None)),
-        ("keras==2.3.1", ((2, 8), (2, 15), 2)),
-        ("keras>=3.5", ((2, 16), OPEN, 3)),
-        ("keras<3", ((2, 8), (2, 15), 2)),
-        ("keras", ((2, 8), OPEN, None)),
-        ("tensorflow-datasets==4.9\ntensorflow_hub==0.15", ((2, 8), OPEN, None)),
-        ("# tensorflow==1.15", ((2, 8), OPEN, None)),
-    ])
+    @pytest.mark.parametrize(
+        ("line", "expected"),
+        [
+            ("tensorflow==2.15.0", ((2, 15), (2, 15), 2)),
+            ("tensorflow == 2.15.*", ((2, 15), (2, 15), 2)),
+            ("TensorFlow[and-cuda]~=2.17.0 ; python_version > '3.8'", ((2, 17), (2, 17), 3)),
+            ("tensorflow>=2.4", ((2, 4), OPEN, None)),
+            ("tensorflow>=2.4,<2.16", ((2, 4), (2, 15), 2)),
+            ("tensorflow>=2.16,<3", ((2, 16), OPEN, 3)),
+            ("tensorflow~=2.16", ((2, 16), OPEN, 3)),
+            ("tensorflow<2.16.1", ((2, 8), (2, 16), None)),
+            ("tensorflow<2", ((1, 15), (1, 15), 2)),
+            ("tensorflow<2.3", ((1, 15), (2, 2), 2)),
+            ("tensorflow-gpu==1.15.5  # old", ((1, 15), (1, 15), 2)),
+            ("tensorflow==1.4", ((1, 4), (1, 4), 2)),
+            ("tf-nightly", ((2, 8), OPEN, None)),
+            ("keras==2.3.1", ((2, 8), (2, 15), 2)),
+            ("keras>=3.5", ((2, 16), OPEN, 3)),
+            ("keras<3", ((2, 8), (2, 15), 2)),
+            ("keras", ((2, 8), OPEN, None)),
+            ("tensorflow-datasets==4.9\ntensorflow_hub==0.15", ((2, 8), OPEN, None)),
+            ("# tensorflow==1.15", ((2, 8), OPEN, None)),
+        ],
+    )
     def test_line(self, tmp_path: Path, line: str, expected: tuple[object, ...]) -> None:
         (tmp_path / "requirements.txt").write_text(f"numpy>=1.2\n{line}\nscipy\n")
         assert bounds(detect(folder=tmp_path)) == expected
@@ -104,7 +118,8 @@ class TestRequirements:
 
     def test_lines_for_different_machines_are_joined(self, tmp_path: Path) -> None:
         (tmp_path / "requirements.txt").write_text(
-            "tensorflow==2.10; sys_platform == 'win32'\ntensorflow-cpu==2.15; sys_platform != 'win32'\n")
+            "tensorflow==2.10; sys_platform == 'win32'\ntensorflow-cpu==2.15; sys_platform != 'win32'\n"
+        )
         target = detect(folder=tmp_path)
         assert (bounds(target), target.cpu) == (((2, 10), (2, 15), 2), False)
 
@@ -114,18 +129,36 @@ class TestRequirements:
         target = detect(folder=tmp_path)
         assert (bounds(target), target.keras_version) == (((2, 16), OPEN, 3), (3, 6))
 
-    @pytest.mark.parametrize(("name", "text", "expected"), [
-        ("pyproject.toml", '[project]\nname="x"\nversion="1"\ndependencies = ["numpy", "tensorflow>=2.16"]', (2, 16)),
-        ("pyproject.toml", '[project.optional-dependencies]\ntrain = ["tensorflow-cpu==2.15.1"]', (2, 15)),
-        ("pyproject.toml", '[dependency-groups]\ndev = [{include-group = "x"}, "tensorflow==2.11"]', (2, 11)),
-        ("pyproject.toml", '[tool.poetry.dependencies]\npython = "^3.9"\ntensorflow = "^2.12"', (2, 12)),
-        ("pyproject.toml", '[tool.poetry.group.ml.dependencies]\ntensorflow = {version = "2.13.0", extras = ["x"]}',
-         (2, 13)),
-        ("setup.cfg", "[options]\ninstall_requires =\n    numpy\n    tensorflow>=2.9\n", (2, 9)),
-        ("environment.yml", "dependencies:\n  - python=3.9\n  - tensorflow-gpu=2.4.1=gpu_py39\n", (2, 4)),
-        ("environment.yaml", 'dependencies:\n  - pip:\n    - "tensorflow==2.14"  # pip\n', (2, 14)),
-        ("requirements-gpu.txt", "tensorflow==2.12\n", (2, 12)),
-    ])
+    @pytest.mark.parametrize(
+        ("name", "text", "expected"),
+        [
+            (
+                "pyproject.toml",
+                '[project]\nname="x"\nversion="1"\ndependencies = ["numpy", "tensorflow>=2.16"]',
+                (2, 16),
+            ),
+            (
+                "pyproject.toml",
+                '[project.optional-dependencies]\ntrain = ["tensorflow-cpu==2.15.1"]',
+                (2, 15),
+            ),
+            (
+                "pyproject.toml",
+                '[dependency-groups]\ndev = [{include-group = "x"}, "tensorflow==2.11"]',
+                (2, 11),
+            ),
+            ("pyproject.toml", '[tool.poetry.dependencies]\npython = "^3.9"\ntensorflow = "^2.12"', (2, 12)),
+            (
+                "pyproject.toml",
+                '[tool.poetry.group.ml.dependencies]\ntensorflow = {version = "2.13.0", extras = ["x"]}',
+                (2, 13),
+            ),
+            ("setup.cfg", "[options]\ninstall_requires =\n    numpy\n    tensorflow>=2.9\n", (2, 9)),
+            ("environment.yml", "dependencies:\n  - python=3.9\n  - tensorflow-gpu=2.4.1=gpu_py39\n", (2, 4)),
+            ("environment.yaml", 'dependencies:\n  - pip:\n    - "tensorflow==2.14"  # pip\n', (2, 14)),
+            ("requirements-gpu.txt", "tensorflow==2.12\n", (2, 12)),
+        ],
+    )
     def test_files(self, tmp_path: Path, name: str, text: str, expected: tuple[int, int]) -> None:
         (tmp_path / name).write_text(text)
         target = detect(folder=tmp_path)
@@ -156,35 +189,41 @@ class TestRequirements:
 
 
 class TestIdioms:
-    @pytest.mark.parametrize(("script", "expected"), [
-        ("model.fit_generator(g)", ((2, 8), (2, 15), 2)),
-        ("model.fit(x, workers=4, use_multiprocessing=True)", ((2, 8), (2, 15), 2)),
-        ("import keras\nopt = keras.optimizers.Adam(lr=1e-3)", ((2, 8), (2, 15), 2)),
-        ("from tensorflow.keras.optimizers import Adam as A\nA(lr=1)", ((2, 8), (2, 15), 2)),
-        ("import tensorflow as tf\ntf.optimizers.SGD(lr=1)", ((2, 8), (2, 15), 2)),
-        ("import tensorflow as tf\ntf.keras.optimizers.legacy.Adam()", ((2, 10), (2, 15), 2)),
-        ("from keras.utils import np_utils", ((2, 8), (2, 12), 2)),
-        ("from keras.layers.core import Dense", ((2, 8), (2, 12), 2)),
-        ("import tensorflow as tf\ntf.keras.mixed_precision.experimental.set_policy('x')", ((2, 8), (2, 9), 2)),
-        ("model.predict_classes(x)", ((1, 15), (2, 5), 2)),
-        ("import tensorflow as tf\ns = tf.Session()", ((1, 15), (1, 15), 2)),
-        ("import tensorflow as tf\nfrom tensorflow.contrib import slim", ((1, 15), (1, 15), 2)),
-        ("import tensorflow as tf\nimport keras\ntf.train.AdamOptimizer()", ((1, 15), (1, 15), 2)),
-        ("import tensorflow.compat.v1 as tf\ntf.Session()", ((2, 8), OPEN, None)),
-        ("import tensorflow as tf\ntf = tf.compat.v1\ntf.Session()", ((2, 8), OPEN, None)),
-        ("import keras\nkeras.ops.sum(x)", ((2, 16), OPEN, 3)),
-        ("from keras import ops", ((2, 16), OPEN, 3)),
-        ("class L(keras.utils.PyDataset): pass\nimport keras", ((2, 16), OPEN, 3)),
-        ("import os\nos.environ['KERAS_BACKEND'] = 'jax'\nimport keras", ((2, 16), OPEN, 3)),
-        ("import keras\nmodel.save('m.keras')", ((2, 12), OPEN, None)),
-        ("import keras\nkeras.utils.set_random_seed(1)", ((2, 8), OPEN, None)),
-        ("import tensorflow as tf\ntf.estimator.Estimator(f)", ((2, 8), (2, 15), 2)),
-        ("import tf_keras", ((2, 8), OPEN, 2)),
-        ("import os\nos.environ.setdefault('TF_USE_LEGACY_KERAS', '1')", ((2, 8), OPEN, 2)),
-        ("import keras\nkeras.layers.Dense(1)", ((2, 8), OPEN, None)),
-        ("# fit_generator, tf.Session\nx = 'keras.ops'", ((2, 8), OPEN, None)),
-        ("import scipy.optimize\nscipy.Adam(lr=1)", ((2, 8), OPEN, None)),
-    ])
+    @pytest.mark.parametrize(
+        ("script", "expected"),
+        [
+            ("model.fit_generator(g)", ((2, 8), (2, 15), 2)),
+            ("model.fit(x, workers=4, use_multiprocessing=True)", ((2, 8), (2, 15), 2)),
+            ("import keras\nopt = keras.optimizers.Adam(lr=1e-3)", ((2, 8), (2, 15), 2)),
+            ("from tensorflow.keras.optimizers import Adam as A\nA(lr=1)", ((2, 8), (2, 15), 2)),
+            ("import tensorflow as tf\ntf.optimizers.SGD(lr=1)", ((2, 8), (2, 15), 2)),
+            ("import tensorflow as tf\ntf.keras.optimizers.legacy.Adam()", ((2, 10), (2, 15), 2)),
+            ("from keras.utils import np_utils", ((2, 8), (2, 12), 2)),
+            ("from keras.layers.core import Dense", ((2, 8), (2, 12), 2)),
+            (
+                "import tensorflow as tf\ntf.keras.mixed_precision.experimental.set_policy('x')",
+                ((2, 8), (2, 9), 2),
+            ),
+            ("model.predict_classes(x)", ((1, 15), (2, 5), 2)),
+            ("import tensorflow as tf\ns = tf.Session()", ((1, 15), (1, 15), 2)),
+            ("import tensorflow as tf\nfrom tensorflow.contrib import slim", ((1, 15), (1, 15), 2)),
+            ("import tensorflow as tf\nimport keras\ntf.train.AdamOptimizer()", ((1, 15), (1, 15), 2)),
+            ("import tensorflow.compat.v1 as tf\ntf.Session()", ((2, 8), OPEN, None)),
+            ("import tensorflow as tf\ntf = tf.compat.v1\ntf.Session()", ((2, 8), OPEN, None)),
+            ("import keras\nkeras.ops.sum(x)", ((2, 16), OPEN, 3)),
+            ("from keras import ops", ((2, 16), OPEN, 3)),
+            ("class L(keras.utils.PyDataset): pass\nimport keras", ((2, 16), OPEN, 3)),
+            ("import os\nos.environ['KERAS_BACKEND'] = 'jax'\nimport keras", ((2, 16), OPEN, 3)),
+            ("import keras\nmodel.save('m.keras')", ((2, 12), OPEN, None)),
+            ("import keras\nkeras.utils.set_random_seed(1)", ((2, 8), OPEN, None)),
+            ("import tensorflow as tf\ntf.estimator.Estimator(f)", ((2, 8), (2, 15), 2)),
+            ("import tf_keras", ((2, 8), OPEN, 2)),
+            ("import os\nos.environ.setdefault('TF_USE_LEGACY_KERAS', '1')", ((2, 8), OPEN, 2)),
+            ("import keras\nkeras.layers.Dense(1)", ((2, 8), OPEN, None)),
+            ("# fit_generator, tf.Session\nx = 'keras.ops'", ((2, 8), OPEN, None)),
+            ("import scipy.optimize\nscipy.Adam(lr=1)", ((2, 8), OPEN, None)),
+        ],
+    )
     def test_idiom(self, script: str, expected: tuple[object, ...]) -> None:
         assert bounds(detect(script)) == expected
 
@@ -213,7 +252,10 @@ class TestIdioms:
         assert "suits different versions: fit_generator (line 2), keras.ops (line 1)" in target.why
 
     def test_scripts_that_run_together_share_their_idioms(self) -> None:
-        sources = [parse(b"import keras\n", Path("a.py")), parse(b"import keras\nm.fit_generator(g)\n", Path("b.py"))]
+        sources = [
+            parse(b"import keras\n", Path("a.py")),
+            parse(b"import keras\nm.fit_generator(g)\n", Path("b.py")),
+        ]
         target = Detector()(sources)
         assert target.keras == 2
         assert "line 2 of b.py" in target.why
@@ -246,8 +288,14 @@ class TestInterpreter:
         assert bounds(target) == ((2, 8), (2, 15), 2)
         assert f"{sys.executable} has no TensorFlow" in target.why
 
-    @pytest.mark.parametrize(("environment", "expected"), [
-        ("tf115", ((1, 15), (1, 15), 2)), ("tf215", ((2, 15), (2, 15), 2)), ("tf221", ((2, 21), (2, 21), 3))])
+    @pytest.mark.parametrize(
+        ("environment", "expected"),
+        [
+            ("tf115", ((1, 15), (1, 15), 2)),
+            ("tf215", ((2, 15), (2, 15), 2)),
+            ("tf221", ((2, 21), (2, 21), 3)),
+        ],
+    )
     def test_environments(self, environment: str, expected: tuple[object, ...], tmp_path: Path) -> None:
         python = tf_env(environment)
         (tmp_path / "requirements.txt").write_text("tensorflow==2.4\n")
@@ -256,14 +304,17 @@ class TestInterpreter:
         assert str(python) in target.why
         assert environment == "tf115" or target.cpu  # tensorflow-cpu is installed there
 
-    def test_what_lies_in_the_working_folder_is_not_run(self, tmp_path: Path,
-                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_what_lies_in_the_working_folder_is_not_run(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         (tmp_path / "os.py").write_text("raise SystemExit('ran')")
         (tmp_path / "tensorflow-9.9.dist-info").mkdir()
         monkeypatch.chdir(tmp_path)
         assert of_interpreter(sys.executable).lowest is None
 
-    @pytest.mark.parametrize(("python", "message"), [("/no/such/python", "cannot be run"), ("false", "not a Python")])
+    @pytest.mark.parametrize(
+        ("python", "message"), [("/no/such/python", "cannot be run"), ("false", "not a Python")]
+    )
     def test_not_an_interpreter(self, python: str, message: str) -> None:
         with pytest.raises(InterpreterError, match=message):
             of_interpreter(python)
@@ -272,7 +323,10 @@ class TestInterpreter:
         evidence = _of_packages({"tensorflow-cpu": "2.15.1", "keras": "3.0.5"}, "py")
         assert detect("import keras\nkeras.Model()", interpreter=evidence).keras == 3
         assert detect("import tensorflow as tf\ntf.keras.Model()", interpreter=evidence).keras == 2
-        assert detect("import tensorflow as tf\nimport keras\ntf.keras.Model()", interpreter=evidence).keras is None
+        assert (
+            detect("import tensorflow as tf\nimport keras\ntf.keras.Model()", interpreter=evidence).keras
+            is None
+        )
 
     def test_vendor_builds(self) -> None:
         evidence = _of_packages({"nvidia-tensorflow": "1.15.5+nv22.12"}, "py")
@@ -283,11 +337,14 @@ class TestInterpreter:
 @pytest.mark.slow
 @pytest.mark.parametrize("environment", ["tf115", "tf215", "tf221"])
 def test_known_names_are_where_the_table_says(environment: str) -> None:
-    """Each public name of the table exists in a TensorFlow only where the table's bounds allow that version."""
+    """A public name of the table exists in a TensorFlow only where its bounds allow that version."""
     python = tf_env(environment)
     major, minor = VERSIONS[environment].split(".")[:2]
     version = (int(major), int(minor))
-    names = {name: name.replace("keras", "tensorflow.keras", 1) if name.startswith("keras") else name for name in _KNOWN}
+    names = {
+        name: name.replace("keras", "tensorflow.keras", 1) if name.startswith("keras") else name
+        for name in _KNOWN
+    }
     probe = textwrap.dedent(f"""
         import importlib
         for name in {sorted(names.values())!r}:
@@ -305,8 +362,12 @@ def test_known_names_are_where_the_table_says(environment: str) -> None:
         """)
     done = subprocess.run([str(python), "-c", probe], capture_output=True, text=True, timeout=300, check=True)
     there = set(done.stdout.replace("has ", "").split())
-    wrong = [name for name, spelled in names.items() if spelled in there
-             and not (_KNOWN[name].lowest or version) <= version <= (_KNOWN[name].highest or version)]
+    wrong = [
+        name
+        for name, spelled in names.items()
+        if spelled in there
+        and not (_KNOWN[name].lowest or version) <= version <= (_KNOWN[name].highest or version)
+    ]
     if environment == "tf221":
         wrong.remove("keras.optimizers.legacy")  # is there, and every class in it raises ImportError
     assert not wrong

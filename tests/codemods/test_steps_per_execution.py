@@ -1,0 +1,289 @@
+"""Several steps per call: only where the script still does the same, bit by bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from codemods.steps_per_execution import largest_divisor
+from rewriter.engine import Options, rewrite
+from rewriter.target import named
+from tests.check import Check
+from tests.envs import run_script, tf_env
+
+check = Check("steps-per-execution")
+
+HEAD = """
+import numpy as np
+import tensorflow as tf
+from tensorflow import keras
+x, y = np.zeros((512, 4)), np.zeros((512, 1))
+model = keras.Sequential([keras.layers.Dense(1)])
+"""
+
+
+def fixes(before: str, after: str, **options: object) -> None:
+    check.fixes(HEAD + before, HEAD + after, **options)
+
+
+def refuses(text: str, reason: str, **options: object) -> None:
+    check.refuses(HEAD + text, reason, **options)
+
+
+def ignores(text: str, **options: object) -> None:
+    check.ignores(HEAD + text, **options)
+
+
+COMPILE = 'model.compile("adam", "mse")\n'
+FIXED = 'model.compile("adam", "mse", steps_per_execution={})\n'
+
+
+@pytest.mark.parametrize(
+    ("steps", "divisor"),
+    [(1, 1), (2, 2), (16, 16), (32, 32), (33, 11), (64, 32), (422, 2), (469, 7), (1563, 3), (1875, 25), (157, 1)],
+)  # fmt: skip
+def test_the_largest_divisor_up_to_32(steps: int, divisor: int) -> None:
+    assert largest_divisor(steps) == divisor
+
+
+@pytest.mark.parametrize(
+    ("fit", "number"),
+    [
+        ("model.fit(x, y)", 16),
+        ("model.fit(x, y, batch_size=8)", 32),
+        ("model.fit(x, y, 8, 2, 0)", 32),
+        ("model.fit(x, y, validation_split=0.25, batch_size=12)", 32),
+        ("model.fit(x, y, batch_size=10)", 26),
+        ("model.fit(tf.data.Dataset.from_tensor_slices((x, y)).batch(64))", 8),
+        ("model.fit(gen(), steps_per_epoch=100)", 25),
+        ("model.fit(x, y); model.fit(x[:384], y[:384])", 4),
+        ("model.fit(x, y, callbacks=[keras.callbacks.EarlyStopping()])", 16),
+        ("model.fit(x, y); model.evaluate(a, b); model.predict(np.array(z))", 16),
+        ("for i in range(3): model.fit(x, y)", 16),
+    ],
+)
+def test_arrays_and_datasets(fit: str, number: int) -> None:
+    fixes(COMPILE + fit + "\n", FIXED.format(number) + fit + "\n")
+
+
+def test_every_compile_of_one_model() -> None:
+    fixes(
+        COMPILE + "model.fit(x, y)\nmodel.trainable = False\n" + COMPILE + "model.fit(x[:320], y[:320])\n",
+        FIXED.format(2) + "model.fit(x, y)\nmodel.trainable = False\n" + FIXED.format(2) + "model.fit(x[:320], y[:320])\n",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fit", "reason"),
+    [
+        ("model.fit(x, y, batch_size=args.batch)", "the batch size is not known"),
+        ("model.fit(*load())", "come from a splat"),
+        ("model.fit(load(), load())", "the number of samples in the arrays is not known"),
+        ("model.fit(x, y, **options)", "come from a splat"),
+        ("model.fit(x[:32], y[:32])", "no number from 2 to 32 divides the 1 steps"),
+        ("model.fit(x, y, steps_per_epoch=37)", "no number from 2 to 32 divides the 37 steps"),
+        ("model.fit(x, y, steps_per_epoch=n)", "`steps_per_epoch` is not known"),
+        ("model.fit(gen())", "cannot be followed"),
+        ("def gen():\n    yield 1\nmodel.fit(gen())", "a generator does not tell"),
+        ("model.fit(tf.data.TFRecordDataset('f').batch(8))", "`TFRecordDataset` gives is not known"),
+        ("model.fit(x, y, callbacks=[keras.callbacks.TerminateOnNaN()])", "acts at every batch"),
+        ("model.fit(x, y, callbacks=given)", "not a callback that is known"),
+        ("model.fit(x, y); model.train_on_batch(x, y)", "`train_on_batch` of the same model"),
+        ("model.fit(x, y); model.evaluate(tf.data.TextLineDataset('f').batch(8))", "Keras 2 must be able to tell"),
+        ("model.fit(x, y, validation_data=load())", "Keras 2 must be able to tell the number of validation steps"),
+        ("model.fit(x, y); tune(model)", "handed to `tune`"),
+        ("model.run_eagerly = True\nmodel.fit(x, y)", "`run_eagerly` of a model is set"),
+        ("tf.config.run_functions_eagerly(True)\nmodel.fit(x, y)", "switches graphs off"),
+        ("tf.compat.v1.disable_eager_execution()\nmodel.fit(x, y)", "graph mode of TensorFlow 1"),
+        ("import horovod.tensorflow.keras as hvd\nmodel.fit(x, y)", "Horovod"),
+        ("s = tf.distribute.MultiWorkerMirroredStrategy()\nmodel.fit(x, y)", "MultiWorkerMirroredStrategy"),
+    ],
+)
+def test_refusals(fit: str, reason: str) -> None:
+    refuses(COMPILE + fit + "\n", reason, line=6)
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        ('model.compile("adam", "mse", run_eagerly=True)', "`run_eagerly=True`"),
+        ('model.compile("adam", "mse", run_eagerly=debug)', "`run_eagerly` may be on"),
+        ('model.compile("adam", **options)', "may hold `steps_per_execution`"),
+        ('cfg = {"loss": "mse"}\ncfg["steps_per_execution"] = 2\nmodel.compile("adam", **cfg)', "may hold"),
+    ],
+)
+def test_arguments_of_compile(call: str, reason: str) -> None:
+    refuses(f"{call}\nmodel.fit(x, y)\n", reason)
+
+
+def test_a_splat_that_is_known() -> None:
+    cfg = 'cfg = dict(loss="mse")\n'
+    fixes(
+        cfg + 'model.compile("adam", **cfg)\nmodel.fit(x, y)\n',
+        cfg + 'model.compile("adam", **cfg, steps_per_execution=16)\nmodel.fit(x, y)\n',
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'model.compile("adam", "mse", steps_per_execution=4)\nmodel.fit(x, y)\n',
+        'model.compile("adam", "mse", None, None, None, False, 4)\nmodel.fit(x, y)\n',
+        'model.compile("adam", "mse", experimental_steps_per_execution=4)\nmodel.fit(x, y)\n',
+        'model.compile("adam", **{"loss": "mse", "steps_per_execution": 4})\nmodel.fit(x, y)\n',
+        COMPILE + "model.train_on_batch(x, y)\n",
+        COMPILE + "model.evaluate(x, y)\n",
+        'import re\nre.compile("x")\npattern = regex_library.compile("y")\n',
+        'code = compile("1", "f", "eval")\nself_like.engine.compile("z")\nself_like.engine.fit(x, y)\n',
+    ],
+)
+def test_left_alone(text: str) -> None:
+    ignores(text)
+
+
+def test_versions() -> None:
+    refuses(COMPILE + "model.fit(x, y)\n", "from TensorFlow 2.4 on (TensorFlow 1.15", target="tf1.15")
+    refuses(COMPILE + "model.fit(x, y)\n", "from TensorFlow 2.4 on", target="tf2.3")
+    fixes(COMPILE + "model.fit(x, y)\n", FIXED.format(16) + "model.fit(x, y)\n", target="tf2.4")
+    fixes(COMPILE + "model.fit(x, y)\n", FIXED.format(16) + "model.fit(x, y)\n", target="keras3")
+
+
+def test_keras_3_rounds_steps_that_are_given_up() -> None:
+    text = "model.fit(x, y, validation_data=data, validation_steps=12)\n"
+    fixes(COMPILE + text, FIXED.format(4) + text, target="tf2.21")
+    fixes(COMPILE + text, FIXED.format(16) + text, target="tf2.15")
+    refuses(COMPILE + "model.fit(x, y); model.evaluate(d, steps=n)\n", "the value of `steps` is not known", target="tf2.21")
+
+
+def test_keras_3_before_3_7_loses_what_is_left_of_a_test() -> None:
+    text = "model.fit(x, y, validation_split=0.25)\n"  # 12 steps, 4 of validation
+    fixes(COMPILE + text, FIXED.format(4) + text, target="keras3")
+    fixes(COMPILE + text, FIXED.format(12) + text, target="tf2.21")
+    text = "model.fit(x, y); model.evaluate(load(), load())\n"
+    refuses(COMPILE + text, "the number of batches of `evaluate`", target="keras3")
+    fixes(COMPILE + text, FIXED.format(16) + text, target="tf2.21")
+
+
+def test_strategies_by_version() -> None:
+    text = "s = tf.distribute.MirroredStrategy()\nmodel.fit(x, y)\n"
+    fixes(COMPILE + text, FIXED.format(16) + text)
+    refuses(COMPILE + text, "`MirroredStrategy`", target="tf2.21")
+
+
+CLASS = """
+class Net(keras.Model):
+    def compile(self, d_opt{extra}):
+        {call}
+        self.d_opt = d_opt
+
+    def train_step(self, data):
+        return {{}}
+
+net = Net()
+net.compile(keras.optimizers.Adam(){given})
+net.fit(x, y)
+"""
+
+
+def test_a_compile_of_its_own() -> None:
+    fixes(
+        CLASS.format(extra="", call="super().compile()", given=""),
+        CLASS.format(extra="", call="super().compile(steps_per_execution=16)", given=""),
+    )
+    fixes(
+        CLASS.format(extra="", call="super(Net, self).compile()", given=""),
+        CLASS.format(extra="", call="super(Net, self).compile(steps_per_execution=16)", given=""),
+    )
+    fixes(
+        CLASS.format(extra=", **kwargs", call="super().compile(**kwargs)", given=""),
+        CLASS.format(extra=", **kwargs", call="super().compile(**kwargs)", given=", steps_per_execution=16"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("extra", "call", "reason"),
+    [
+        ("", "pass", "does not simply call"),
+        ("", "if d_opt: super().compile()", "does not simply call"),
+        ("", "super().compile(**self.options)", "may be given `steps_per_execution` already"),
+        (", steps_per_execution=1", "super().compile()", "with a parameter"),
+        ("", "super().compile(run_eagerly=True)", "sets `run_eagerly`"),
+    ],
+)
+def test_a_compile_of_its_own_that_is_refused(extra: str, call: str, reason: str) -> None:
+    refuses(CLASS.format(extra=extra, call=call, given=""), reason)
+
+
+def test_a_compile_of_its_own_for_two_models() -> None:
+    refuses(CLASS.format(extra="", call="super().compile()", given="") + "b = Net()\nb.compile(0)\nb.fit(x, y)\n",
+            "compiles several models")  # fmt: skip
+
+
+def test_a_loop_of_its_own() -> None:
+    refuses("""
+class Net(keras.Model):
+    def make_train_function(self):
+        return lambda it: {}
+
+net = Net()
+net.compile("adam")
+net.fit(x, y)
+""", "its own `make_train_function`")  # fmt: skip
+
+
+def test_a_model_from_a_module_beside_the_script(tmp_path: Path) -> None:
+    nets = "from tensorflow import keras\n\n\ndef build():\n    m = keras.Sequential([keras.layers.Dense(1)])\n" \
+           "    m.compile('sgd', 'mse')\n    return m\n"
+    (tmp_path / "nets.py").write_text(nets)
+    train = "import numpy as np\nimport tensorflow\nfrom nets import build\nmodel = build()\nmodel.fit(np.zeros(64), np.zeros(64))\n"
+    check.refuses(train, "needs a change in", folder=tmp_path)
+    (tmp_path / "train.py").write_text(train)
+    results = rewrite([tmp_path / "train.py", tmp_path / "nets.py"], Options(1, frozenset({check.codemod})),
+                      lambda _: named("tf2.15"))
+    assert results[0].after == results[0].before
+    assert results[1].after.decode() == nets.replace("'mse')", "'mse', steps_per_execution=2)")
+
+
+def test_n_divides_what_xla_leaves_of_the_last_batch() -> None:
+    text = HEAD + """data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(512).batch(25)
+model.compile("adam", "mse")
+model.fit(data)
+"""
+    path = Path("/nowhere/train.py")
+    (result,) = rewrite([path], Options(2, frozenset({"xla", check.codemod})), lambda _: named("tf2.15"),
+                        {path: text.encode()})
+    assert b".batch(25, drop_remainder=True)" in result.after  # 20 full batches instead of 21
+    assert b"steps_per_execution=20, jit_compile=True" in result.after
+
+
+PROOF = """
+import numpy as np
+import tensorflow as tf
+
+tf.keras.utils.set_random_seed(1)
+x = np.random.RandomState(0).rand(420, 3).astype("float32")
+y = x.sum(1, keepdims=True)
+data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(420, seed=2).batch(10)
+model = tf.keras.Sequential([tf.keras.Input((3,)), tf.keras.layers.Dense(4, activation="relu"), tf.keras.layers.Dropout(0.2), tf.keras.layers.Dense(1)])
+model.compile("adam", "mse", metrics=["mae"])
+first = model.fit(data, epochs=2, verbose=0, validation_data=(x[:70], y[:70]))
+second = model.fit(x, y, batch_size=10, epochs=2, verbose=0, validation_split=0.5)
+print(first.history, second.history, model.evaluate(x[:33], y[:33], verbose=0), model.predict(x[:33], verbose=0).sum())
+print([w.tolist() for w in model.get_weights()])
+"""  # noqa: E501
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize(("env", "target"), [("tf215", "tf2.15"), ("tf221", "tf2.21")])
+def test_trains_the_same_bit_by_bit(env: str, target: str, tmp_path: Path) -> None:
+    result = check.run(PROOF, target=target)
+    assert b"steps_per_execution=21" in result.after
+    printed = []
+    for name, data in (("before", result.before), ("after", result.after)):
+        path = tmp_path / f"{name}.py"
+        path.write_bytes(data)
+        done = run_script(tf_env(env), path, timeout=300)
+        assert done.returncode == 0, done.stderr[-2000:]
+        printed.append(done.stdout)
+    assert printed[0] == printed[1]
