@@ -85,9 +85,7 @@ _GRAPH_REWRITES = frozenset(
 _OWN_STEPS = ("train_step", "compute_loss", "make_train_function", "test_step", "predict_step")
 
 #: Attributes that a `LossScaleOptimizer` shows as the optimizer in it does.
-_OPTIMIZER_ATTRIBUTES = frozenset(
-    "lr learning_rate iterations variables apply_gradients minimize build".split()
-)
+_OPTIMIZER_ATTRIBUTES = frozenset("lr learning_rate iterations variables apply_gradients minimize build".split())
 _OUTPUTS = frozenset(
     "predict predict_on_batch predict_generator predict_classes predict_proba evaluate "
     "evaluate_generator test_on_batch call __call__ export".split()
@@ -97,12 +95,15 @@ _SQUASHING = frozenset("softmax sigmoid hard_sigmoid tanh log_softmax softsign".
 _WRAPPERS = frozenset({"layers.TimeDistributed", "layers.Bidirectional", "layers.RNN"})
 #: Layers that make integers or text into integers, whose precision is their own business.
 _LOOKUPS = frozenset(
-    "StringLookup IntegerLookup TextVectorization Hashing HashedCrossing CategoryEncoding "
-    "Discretization".split()
+    "StringLookup IntegerLookup TextVectorization Hashing HashedCrossing CategoryEncoding Discretization".split()
 )
 _NOT_KNOWN = frozenset(
     "DenseFeatures RandomFourierFeatures TFSMLayer JaxLayer FlaxLayer TorchModuleWrapper "
     "AbstractRNNCell Wrapper SpectralNormalization".split()
+)
+#: Layers of Keras 3 that fail in low precision, also outside of models.
+_BROKEN_IN_KERAS3 = frozenset(
+    "RandomGaussianBlur RandomErasing RandomElasticTransform CutMix MixUp STFTSpectrogram".split()
 )
 #: Layers that have no bfloat16 version in Keras 2: they are kept in float32.
 _NO_BFLOAT16 = frozenset("RandomRotation RandomZoom RandomTranslation".split())
@@ -188,9 +189,7 @@ class _Plan:
 
     def _others(self) -> list[Script]:
         project = self.script.project
-        return [
-            s for s in list(project.scripts.values()) if s is not self.script and s.path in project.editable
-        ]
+        return [s for s in list(project.scripts.values()) if s is not self.script and s.path in project.editable]
 
     def _mention(self, site: Site) -> ast.AST:
         """Something in this file to report at, where `fit` is called in another one."""
@@ -280,9 +279,7 @@ class _Plan:
             ):
                 for value in self.script.values(call.func.value):
                     if value.kind == "object" and "." in value.name:
-                        self.refuse(
-                            self.script, call, f"the model cannot be followed: it is made by `{value.name}`"
-                        )
+                        self.refuse(self.script, call, f"the model cannot be followed: it is made by `{value.name}`")
                         return True
         return False
 
@@ -314,9 +311,7 @@ class _Plan:
         if strategy == "horovod" and self.keras3 and self.float16:
             self.refuse(script, here, "Horovod does not know the loss scaling of Keras 3")
         if "TPU" in strategy and self.float16:
-            self.refuse(
-                script, here, f"{shown}: TPUs compute in bfloat16, not in float16", "--amp-dtype bfloat16"
-            )
+            self.refuse(script, here, f"{shown}: TPUs compute in bfloat16, not in float16", "--amp-dtype bfloat16")
         for owner, call in self.reach.calls():
             self._call(owner, call)
         for owner in self.reach.scripts:
@@ -329,11 +324,7 @@ class _Plan:
                     )
                 elif isinstance(text, ast.Constant) and text.value in ("KERAS_HOME", "KERAS_FLOATX"):
                     self.refuse(owner, text, f"{text.value} may choose another precision")
-                elif (
-                    isinstance(text, ast.Constant)
-                    and text.value in ("jax", "torch")
-                    and _is_backend(owner, text)
-                ):
+                elif isinstance(text, ast.Constant) and text.value in ("jax", "torch") and _is_backend(owner, text):
                     self.refuse(owner, text, f"Keras runs on {text.value}, not on TensorFlow")
             if self.float16:
                 self._optimizer_attributes(owner)
@@ -425,9 +416,7 @@ class _Plan:
             self._whole(built)
             if not built.tails and not self.refusals:
                 node = built.model.node or (built.model.cls.node if built.model.cls else self.here)
-                self.refuse(
-                    built.model.script or self.script, node or self.here, "the output layers cannot be found"
-                )
+                self.refuse(built.model.script or self.script, node or self.here, "the output layers cannot be found")
             for tail in built.tails:
                 self._pin_tail(built, tail, whole=True)
         for site in compiles:
@@ -439,6 +428,10 @@ class _Plan:
         if self.keras2 and not self.float16:
             full |= {f"layers.{name}" for name in _NO_BFLOAT16}
         for owner, call in self.reach.calls():
+            for value in owner.values(call) if self.keras3 else ():
+                name = value.keras.removeprefix("layers.")
+                if value.kind == "layer" and value.node is call and name in _BROKEN_IN_KERAS3:
+                    self.refuse(owner, call, f"`{name}` of Keras 3 does not work in low precision")
             if (
                 any(v.kind == "layer" and v.keras in full and v.node is call for v in owner.values(call))
                 and owner.argument(call, "dtype") is None
@@ -599,9 +592,7 @@ class _Plan:
         if inner.layers:
             for other in built.layers:
                 if other.cls is not None and other.cls.node is cls.node and other.node is not call:
-                    self.refuse(
-                        owner, call, f"`{cls.name}` is used for hidden layers as well as for the output"
-                    )
+                    self.refuse(owner, call, f"`{cls.name}` is used for hidden layers as well as for the output")
                     return
             if not inner.tails:
                 self.refuse(owner, call, f"what `{cls.name}` returns cannot be followed")
@@ -632,8 +623,7 @@ class _Plan:
                     self.refuse(
                         script,
                         optimizer,
-                        f"the optimizer `{value.name}` is the script's own: loss scaling may "
-                        "not work with it",
+                        f"the optimizer `{value.name}` is the script's own: loss scaling may not work with it",
                         "--amp-dtype bfloat16 needs no loss scaling",
                     )
                 elif value.kind == "tensor" or (value.kind == "object" and "." in value.name):
@@ -683,11 +673,7 @@ class _Plan:
                         if (
                             found.kind == "tensor"
                             and id(found.node) not in own
-                            and (
-                                found.base is not None
-                                or found.keras == "layers.Input"
-                                or found.name == "operator"
-                            )
+                            and (found.base is not None or found.keras == "layers.Input" or found.name == "operator")
                         ):
                             self.refuse(
                                 value.script,
@@ -705,9 +691,7 @@ class _Plan:
                 continue
             name = layer.keras.removeprefix("layers.")
             if layer.cls is None and (name not in catalog.LAYERS or name in _NOT_KNOWN):
-                self.refuse(
-                    owner, call, f"what `{layer.name.rpartition('.')[2]}` does in low precision is not known"
-                )
+                self.refuse(owner, call, f"what `{layer.name.rpartition('.')[2]}` does in low precision is not known")
             self._explicit(owner, call)
             self._numbers(owner, call, name)
             if name == "Normalization" and built.model.cls is not None and built.model.kind == "model":
@@ -726,11 +710,7 @@ class _Plan:
             if name == "LayerNormalization" and self.float16 and not owner.target.since(2, 2):
                 self.refuse(owner, call, "LayerNormalization does not work in float16 in TensorFlow 2.1")
             regularizer = owner.bind(call).get("activity_regularizer")
-            if (
-                (regularizer is not None or name == "ActivityRegularization")
-                and self.keras3
-                and call not in self.pins
-            ):
+            if (regularizer is not None or name == "ActivityRegularization") and self.keras3 and call not in self.pins:
                 self.refuse(
                     owner,
                     call,
@@ -768,9 +748,7 @@ class _Plan:
                 )
         if name == "UnitNormalization" and self.float16 and call not in self.pins:
             self.refuse(owner, call, "UnitNormalization divides by zero in float16 where its input is zero")
-        if (
-            name == "Masking" and self.float16
-        ):  # (what is compared is rounded as well: other values do no harm)
+        if name == "Masking" and self.float16:  # (what is compared is rounded as well: other values do no harm)
             given = owner.argument(call, "mask_value") or (call.args[0] if call.args else None)
             number = 0 if given is None else owner.number(given)
             if number is None or abs(number) > HUGE:
@@ -780,11 +758,7 @@ class _Plan:
     def _ids(self, built: Structure) -> None:
         """Integers above 2048 (256 in bfloat16) do not survive a layer in front of an Embedding."""
         for tensor in built.calls:
-            if (
-                tensor.base is None
-                or tensor.base.keras != "layers.Embedding"
-                or not isinstance(tensor.node, ast.Call)
-            ):
+            if tensor.base is None or tensor.base.keras != "layers.Embedding" or not isinstance(tensor.node, ast.Call):
                 continue
             assert tensor.script is not None
             for argument in tensor.node.args:
@@ -814,8 +788,7 @@ class _Plan:
                     self.refuse(
                         layer.script,
                         layer.node,
-                        "numbers of words or items pass a layer that rounds them to "
-                        f"{self.dtype} before the Embedding",
+                        f"numbers of words or items pass a layer that rounds them to {self.dtype} before the Embedding",
                     )
 
     def _integers(self, tensor: Value) -> bool:
@@ -908,8 +881,7 @@ class _Plan:
                 self.refuse(
                     self.script,
                     self.here,
-                    "the `keras` package of that time is not TensorFlow's Keras and has no "
-                    "precision policies",
+                    "the `keras` package of that time is not TensorFlow's Keras and has no precision policies",
                 )
             else:
                 self.refuse(
@@ -935,9 +907,7 @@ class _Plan:
 
 # -- helpers -------------------------------------------------------------------------------------------------
 
-_WATCHED = frozenset(
-    "set_floatx set_epsilon GradientTape gradients function Session InteractiveSession".split()
-)
+_WATCHED = frozenset("set_floatx set_epsilon GradientTape gradients function Session InteractiveSession".split())
 
 
 def _needed(tail: tuple[Value, ...], whole: bool) -> Iterator[Value]:
@@ -957,9 +927,7 @@ def _squashes(layer: Value) -> bool:
     if layer.keras != "layers.Activation" or layer.script is None:
         return False
     given = activation_of(layer)
-    names = [
-        v.literal if v.kind == "constant" else v.name.rpartition(".")[2] for v in layer.script.values(given)
-    ]
+    names = [v.literal if v.kind == "constant" else v.name.rpartition(".")[2] for v in layer.script.values(given)]
     return bool(names) and all(n in _SQUASHING for n in names)
 
 
@@ -985,11 +953,7 @@ def _takes_dtype(script: Script, cls: ast.ClassDef) -> bool:
     splat = function.args.kwarg.arg if function.args.kwarg else None
     named = any(a.arg == "dtype" for a in [*function.args.args, *function.args.kwonlyargs])
     for node in ast.walk(function):
-        if (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and node.func.attr == "__init__"
-        ):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "__init__":
             for keyword in node.keywords:
                 if keyword.arg is None and isinstance(keyword.value, ast.Name) and keyword.value.id == splat:
                     return True
@@ -1032,11 +996,7 @@ def _large_numbers(script: Script, start: ast.expr) -> Iterator[tuple[ast.expr, 
                 ):
                     for argument in [
                         *expr.args[:2],
-                        *(
-                            k.value
-                            for k in expr.keywords
-                            if k.arg in ("low", "high", "loc", "scale", "start", "stop")
-                        ),
+                        *(k.value for k in expr.keywords if k.arg in ("low", "high", "loc", "scale", "start", "stop")),
                     ]:
                         number = script.number(argument)
                         if number is not None and abs(number) > HUGE:
@@ -1078,18 +1038,14 @@ def _is_float(script: Script, start: ast.expr) -> bool:
 
 def _is_backend(script: Script, text: ast.Constant) -> bool:
     """The value in `os.environ["KERAS_BACKEND"] = "jax"`."""
-    return any(
-        isinstance(n, ast.Constant) and n.value == "KERAS_BACKEND" for n in ast.walk(script.statement(text))
-    )
+    return any(isinstance(n, ast.Constant) and n.value == "KERAS_BACKEND" for n in ast.walk(script.statement(text)))
 
 
 def _quote(script: Script) -> str:
     """The quotes that most of a file's strings have."""
     found = {'"': 0, "'": 0}
     try:
-        for token in tokenize.generate_tokens(
-            io.StringIO(script.source.text.lstrip("\ufeff"), newline="").readline
-        ):
+        for token in tokenize.generate_tokens(io.StringIO(script.source.text.lstrip("\ufeff"), newline="").readline):
             if token.type == tokenize.STRING and not token.string.endswith(('"""', "'''")):
                 found[token.string[-1]] += 1
     except (tokenize.TokenError, IndentationError):

@@ -11,7 +11,7 @@ from rewriter.edits import Chain
 from rewriter.pipelines import PASSING, Use, consumers, prefetched, stages, uses
 from rewriter.purity import reseeds
 from rewriter.script import Script
-from rewriter.values import Value
+from rewriter.values import Value, apart_from_loops
 
 #: Methods that only a `tf.data.Dataset` has among what can be given to `fit`.
 _TELLING = frozenset({"batch", "padded_batch", "unbatch", "prefetch"})
@@ -43,8 +43,10 @@ def prefetch(script: Script) -> Iterator[Finding]:
         model.compile("sgd", "mse")
         model.fit(ds)
     """
+    branching: list[tuple[Use, list[Value], bool]] = []
+    placed: set[ast.AST] = set()
     for use in consumers(script):
-        values = script.values(use.node)
+        values = apart_from_loops(script.values(use.node))
         datasets = [v for v in values if v.kind == "dataset" and v.node is not None]
         if not datasets:
             if any(_looks_like_dataset(v) for v in values):
@@ -55,9 +57,26 @@ def prefetch(script: Script) -> Iterator[Finding]:
         ready = [v for v in datasets if prefetched(v)]
         behind = {stage.node for v in ready for stage in stages(v)}  # the owner decides when it is prefetched
         rest = [v for v in datasets if v not in ready and v.node not in behind and not _is_counter(v)]
-        for place in _places(script, use, rest, alone=len(rest) == len(values)):
-            owner = script.project.owner(place)
-            yield Fix(place, _message(owner), [Chain(place, f"prefetch({{{owner.autotune}}})")])
+        alone = len(rest) == len(values)
+        if len({v.node for v in rest}) > 1 and alone:
+            branching.append((use, rest, alone))
+            continue
+        for place in _places(script, use, rest, alone):
+            placed.add(place)
+            yield _fix(script, place)
+    for use, rest, alone in branching:
+        if any(v.node in placed for v in rest):  # a branch that ends in a prefetch for its other uses
+            rest = [v for v in rest if v.node not in placed]
+            places = [p for v in rest for p in _places(script, use, [v], False)]
+        else:
+            places = _places(script, use, rest, alone)
+        for place in places:
+            yield _fix(script, place)
+
+
+def _fix(script: Script, place: ast.expr) -> Fix:
+    owner = script.project.owner(place)
+    return Fix(place, _message(owner), [Chain(place, f"prefetch({{{owner.autotune}}})")])
 
 
 def _places(script: Script, use: Use, datasets: list[Value], alone: bool) -> list[ast.expr]:
@@ -97,7 +116,7 @@ def _meeting(script: Script, use: Use, datasets: list[Value]) -> tuple[Script, a
         assert value.script is not None and value.node is not None
         for owner, expr in value.script.flow(value.node):
             if isinstance(owner.parents.get(expr), ast.Return) \
-                    and {v.node for v in owner.values(expr)} == nodes \
+                    and {v.node for v in apart_from_loops(owner.values(expr))} == nodes \
                     and any(u.call is use.call and u.node is use.node for u in uses(owner, expr)):
                 return owner, expr
     return None

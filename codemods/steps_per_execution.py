@@ -17,6 +17,7 @@ from rewriter.training import (
     callbacks,
     distribution,
     graph_mode,
+    other_backend,
     runs_eagerly,
     trainings,
 )
@@ -35,15 +36,15 @@ _LOOPS = (
 def steps_per_execution(script: Script) -> Iterator[Finding]:
     """Run several training steps per call with `compile(steps_per_execution=N)`.
 
-    Why: after every step Keras goes back to Python, which costs small models more time than the step itself. With
-    N steps per call that is paid once per N. The weights are the same, bit by bit, when N divides the number of
-    steps, so N is the largest number up to 32 that divides the steps of every `fit` of the model (and the steps of
-    its validation, where the Keras version does not count those exactly).
-    Not applied: the number of steps is not known or has no such divisor, a callback acts at every batch (it would
-    see every N-th batch only), the model trains eagerly, on one batch at a time with `train_on_batch`, under
-    Horovod or a strategy that does not support it, or a `fit` of it may be somewhere that is not seen. Keras 2 also
-    needs data whose size it can tell for every `evaluate` and `predict`. Before TensorFlow 2.4 there is no such
-    argument.
+    Why: after every step Keras goes back to Python, which costs small models more time than the step itself.
+    With N steps per call that is paid once per N. The weights are the same, bit by bit, when N divides the
+    number of steps, so N is the largest number up to 32 that divides the steps of every `fit` of the model
+    (and the steps of its validation, where the Keras version does not count those exactly).
+    Not applied: the number of steps is not known or has no such divisor, a callback acts at every batch (it
+    would see every N-th batch only), the model trains eagerly, on one batch at a time with `train_on_batch`,
+    under Horovod or a strategy that does not support it, or a `fit` of it may be somewhere that is not seen.
+    Keras 2 also needs data whose size it can tell for every `evaluate` and `predict`. Before TensorFlow 2.4
+    there is no such argument.
 
     Before:
         import numpy as np
@@ -73,9 +74,7 @@ def steps_per_execution(script: Script) -> Iterator[Finding]:
                 yield Refusal(node, f"no `fit` of this model is seen: {training.unseen[0].reason}")
             continue
         if not script.target.since(2, 4):
-            yield Refusal(
-                node, f"`compile` takes `steps_per_execution` from TensorFlow 2.4 on ({script.target})"
-            )
+            yield Refusal(node, f"`compile` takes `steps_per_execution` from TensorFlow 2.4 on ({script.target})")
             return
         reason = place if isinstance(place, str) else _unsuited(training) or _unsized(training)
         numbers = [] if reason else _steps(training)
@@ -108,9 +107,12 @@ def _unsuited(training: Training) -> str:
         return training.unseen[0].reason
     if reason := graph_mode(script) or runs_eagerly(training):
         return reason
+    if script.target.keras != 2 and (backend := other_backend(script)):
+        return f"the script trains on {backend}, or may do so"
     if training.on_batch and not _counts_exactly(script):
         site = training.on_batch[0]
-        return f"`{site.method}` of the same model (line {site.call.lineno}) fails when a call runs several steps"
+        line = site.call.lineno
+        return f"`{site.method}` of the same model (line {line}) fails when a call runs several steps"
     for name in _LOOPS:
         if own := training.method(name):
             owner = own[0].parents[own[1]]
@@ -161,16 +163,14 @@ def _steps(training: Training) -> list[int] | str:
     cut = will_cut(training)
     runs = list(training.fits)
     for run in training.tests:
-        # Keras 3 rounds a number that is given up to a multiple of N; before 3.7 it may also lose the rest of a test.
+        # Keras 3 rounds a number that is given up to a multiple of N; before 3.7 it may lose the rest of a test.
         rounded = run.steps.given and script.target.keras != 2
         lost = run.purpose != "predict" and script.target.keras != 2 and not _counts_exactly(script)
         if rounded or lost:
             runs.append(run)
     for run in runs:
         if run.steps.number is None or run.steps.number < 1:
-            line = (
-                f" (line {run.site.call.lineno})" if run.site.call is not training.fits[0].site.call else ""
-            )
+            line = f" (line {run.site.call.lineno})" if run.site.call is not training.fits[0].site.call else ""
             why = run.steps.why or "there are none"
             return f"the number of {_batches_of(run)}{line} is not known: {why}"
         left_out = run.purpose == "fit" and any(b is not None and b.node in cut for b in final_batches(run))

@@ -16,8 +16,8 @@ _VARIABLE = "NVIDIA_TF32_OVERRIDE"
 _GAIN = "TF32 stays on: Ampere and newer GPUs multiply matrices on their tensor cores"
 #: A comment that says why TF32 is off, and one that only says that it is.
 _REASON = re.compile(
-    r"precis|accura|reproduc|determin|numeric|exact|parity|match|compar|nan|diverg|stab|bug|wrong|error|need|must|"
-    r"require|because|due to|otherwise|important|do not|don't|same result",
+    r"precis|accura|reproduc|determin|numeric|exact|parity|match|compar|nan|diverg|stab|bug|wrong|error|need|"
+    r"must|require|because|due to|otherwise|important|do not|don't|same result",
     re.IGNORECASE,
 )
 _ABOUT = re.compile(r"tf[ _-]?32|tensor[ _-]?float", re.IGNORECASE)
@@ -28,10 +28,10 @@ def tf32(script: Script) -> Iterator[Finding]:
     """Leave TensorFloat-32 on, as it is by default.
 
     Why: on Ampere and newer GPUs TensorFlow 2.4 and later multiply float32 matrices on the tensor cores, with
-    inputs rounded to 10 bits of mantissa: several times faster, and accurate enough to train. A script loses that
-    with `enable_tensor_float_32_execution(False)` or `NVIDIA_TF32_OVERRIDE=0`, which is taken out.
-    Not applied: a comment gives a reason for it, the script computes in float64, checks for reproducible or close
-    results, switches TF32 on and off, or does so under a condition: then it is reported.
+    inputs rounded to 10 bits of mantissa: several times faster, and accurate enough to train. A script loses
+    that with `enable_tensor_float_32_execution(False)` or `NVIDIA_TF32_OVERRIDE=0`, which is taken out.
+    Not applied: a comment gives a reason for it, the script computes in float64, checks for reproducible or
+    close results, switches TF32 on and off, or does so under a condition: then it is reported.
 
     Before:
         import tensorflow as tf
@@ -54,13 +54,9 @@ def tf32(script: Script) -> Iterator[Finding]:
         if off is None:
             yield Refusal(node, f"whether TF32 is switched off depends on `{ast.unparse(value)}`")
         elif script.target.before(2, 4):
-            yield Refusal(
-                node, f"TF32 is switched off, which {script.target} has in NVIDIA's own builds only"
-            )
+            yield Refusal(node, f"TF32 is switched off, which {script.target} has in NVIDIA's own builds only")
         elif reason := general or _kept(script, node):
-            yield Refusal(
-                node, f"TF32 is switched off, and {reason}", "take it out if float32 may be rounded to TF32"
-            )
+            yield Refusal(node, f"TF32 is switched off, and {reason}", "take it out if float32 may be rounded to TF32")
         else:
             yield Fix(node, _GAIN, [_taken_out(script, node, value)])
 
@@ -107,9 +103,7 @@ def _kept(script: Script, node: ast.Call | ast.Assign) -> str:
 
 
 def _is_main(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and any(
-        isinstance(n, ast.Name) and n.id == "__name__" for n in ast.walk(node.test)
-    )
+    return isinstance(node, ast.If) and any(isinstance(n, ast.Name) and n.id == "__name__" for n in ast.walk(node.test))
 
 
 def _comments(script: Script, statement: ast.stmt) -> list[str]:

@@ -19,6 +19,7 @@ from rewriter.training import (
     distribution,
     elements_of,
     graph_mode,
+    other_backend,
     runs_eagerly,
     trainings,
 )
@@ -29,17 +30,18 @@ from rewriter.values import Value
 def xla(script: Script) -> Iterator[Finding]:
     """Compile the training step with XLA.
 
-    Why: XLA fuses the operations of a step into few kernels. On a GPU that saves launches and memory traffic. On a
-    CPU it seldom pays, and is not applied where the target is known to be one. Numbers agree up to rounding; dropout
-    masks come from another generator.
-    Keras 2 (TensorFlow 2.8 and later): `compile(jit_compile=True)`. Every new shape is compiled anew, so shapes must
-    be fixed. A smaller last batch costs one more compilation; a training dataset that is shuffled again in every
-    epoch, has more than one batch and is used for nothing else drops it instead (`drop_remainder=True`).
-    Keras 3 compiles on a GPU by itself (`jit_compile="auto"`). There `jit_compile=False` is set where the script's
-    own code holds operations that XLA cannot compile: training would end at the first batch.
+    Why: XLA fuses the operations of a step into few kernels. On a GPU that saves launches and memory traffic.
+    On a CPU it seldom pays, and is not applied where the target is known to be one. Numbers agree up to
+    rounding; dropout masks come from another generator.
+    Keras 2 (TensorFlow 2.8 and later): `compile(jit_compile=True)`. Every new shape is compiled anew, so
+    shapes must be fixed. A smaller last batch costs one more compilation; a training dataset that is shuffled
+    again in every epoch, has more than one batch and is used for nothing else drops it instead
+    (`drop_remainder=True`).
+    Keras 3 compiles on a GPU by itself (`jit_compile="auto"`). There `jit_compile=False` is set where the
+    script's own code holds operations that XLA cannot compile: training would end at the first batch.
     Not applied: the model, its losses or its metrics hold strings, lookup tables, Python functions or other
-    operations that do not compile or cannot be seen; LSTM and GRU layers would lose their fused kernel; batches of
-    varying shape; `run_eagerly`; distributed training; before TensorFlow 2.8.
+    operations that do not compile or cannot be seen; LSTM and GRU layers would lose their fused kernel;
+    batches of varying shape; `run_eagerly`; distributed training; before TensorFlow 2.8.
 
     Before:
         import numpy as np
@@ -47,7 +49,7 @@ def xla(script: Script) -> Iterator[Finding]:
 
         x, y = np.random.rand(1000, 8), np.random.rand(1000, 1)
         data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(1000).batch(32)
-        model = tf.keras.Sequential([tf.keras.Input((8,)), tf.keras.layers.Dense(64), tf.keras.layers.Dense(1)])
+        model = tf.keras.Sequential([tf.keras.layers.Dense(64, input_shape=(8,)), tf.keras.layers.Dense(1)])
         model.compile(optimizer="adam", loss="mse")
         model.fit(data, epochs=10)
 
@@ -57,7 +59,7 @@ def xla(script: Script) -> Iterator[Finding]:
 
         x, y = np.random.rand(1000, 8), np.random.rand(1000, 1)
         data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(1000).batch(32, drop_remainder=True)
-        model = tf.keras.Sequential([tf.keras.Input((8,)), tf.keras.layers.Dense(64), tf.keras.layers.Dense(1)])
+        model = tf.keras.Sequential([tf.keras.layers.Dense(64, input_shape=(8,)), tf.keras.layers.Dense(1)])
         model.compile(optimizer="adam", loss="mse", jit_compile=True)
         model.fit(data, epochs=10)
     """
@@ -73,9 +75,7 @@ def xla(script: Script) -> Iterator[Finding]:
                 yield finding
             elif not told:
                 told = True
-                yield Refusal(
-                    node, 'nothing to add: Keras 3 compiles on a GPU by itself (`jit_compile="auto"`)'
-                )
+                yield Refusal(node, 'nothing to add: Keras 3 compiles on a GPU by itself (`jit_compile="auto"`)')
             continue
         if reason := _no_use(script):
             yield Refusal(node, reason)
@@ -90,7 +90,7 @@ def xla(script: Script) -> Iterator[Finding]:
         edits += [SetKeyword(call, "drop_remainder", "True") for call in cut]
         message = "the training step is compiled with XLA"
         if cut:
-            message += "; what does not fill a batch is left out of each epoch, so that every batch has the same shape"
+            message += "; what does not fill a batch is left out of each epoch, for batches of one shape"
         elif any(_has_rest(run) for run in training.fits):
             message += "; a smaller last batch, where there is one, is compiled once more"
         yield Fix(place, message, edits)
@@ -107,15 +107,13 @@ def _no_use(script: Script) -> str:
 
 
 def _keras3(training: Training, node: ast.AST, place: ast.Call | str) -> Finding | None:
-    if distribution(training.script)[0] or runs_eagerly(training):
-        return None  # Keras 3 does not compile then
+    if distribution(training.script)[0] or runs_eagerly(training) or other_backend(training.script):
+        return None  # TensorFlow does not compile then
     certain = next((o for o in _own_code(training) if o.certain), None)
     if certain is None:
         return None
     if isinstance(place, str):
-        return Refusal(
-            node, f"{certain.reason}, but Keras 3 compiles on a GPU; {place}", "set `jit_compile=False`"
-        )
+        return Refusal(node, f"{certain.reason}, but Keras 3 compiles on a GPU; {place}", "set `jit_compile=False`")
     message = f"Keras 3 would compile the step on a GPU, and {certain.reason}"
     return Fix(place, message, [SetKeyword(place, "jit_compile", "False")])
 
@@ -156,20 +154,21 @@ def _own_code(training: Training) -> Iterator[Obstacle]:
 
 #: Layers that XLA compiles, in every version that has `jit_compile`.
 _COMPILES = frozenset(
-    "Activation ActivityRegularization Add AdditiveAttention AlphaDropout Attention Average AveragePooling1D "
-    "AveragePooling2D AveragePooling3D AvgPool1D AvgPool2D AvgPool3D BatchNormalization CenterCrop Concatenate Conv1D "
-    "Conv1DTranspose Conv2D Conv2DTranspose Conv3D Conv3DTranspose Convolution1D Convolution2D Convolution3D "
-    "Convolution2DTranspose Cropping1D Cropping2D Cropping3D Dense DepthwiseConv1D DepthwiseConv2D Dot Dropout ELU "
-    "EinsumDense Embedding Flatten GaussianDropout GaussianNoise GlobalAveragePooling1D GlobalAveragePooling2D "
-    "GlobalAveragePooling3D GlobalAvgPool1D GlobalAvgPool2D GlobalAvgPool3D GlobalMaxPool1D GlobalMaxPool2D "
-    "GlobalMaxPool3D GlobalMaxPooling1D GlobalMaxPooling2D GlobalMaxPooling3D GroupNormalization Identity InputLayer "
-    "Lambda Layer LayerNormalization LeakyReLU Masking MaxPool1D MaxPool2D MaxPool3D MaxPooling1D MaxPooling2D "
+    "Activation ActivityRegularization Add AdditiveAttention AlphaDropout Attention Average "
+    "AveragePooling1D AveragePooling2D AveragePooling3D AvgPool1D AvgPool2D AvgPool3D BatchNormalization "
+    "CenterCrop Concatenate Conv1D Conv1DTranspose Conv2D Conv2DTranspose Conv3D Conv3DTranspose "
+    "Convolution1D Convolution2D Convolution3D Convolution2DTranspose Cropping1D Cropping2D Cropping3D "
+    "Dense DepthwiseConv1D DepthwiseConv2D Dot Dropout ELU EinsumDense Embedding Flatten GaussianDropout "
+    "GaussianNoise GlobalAveragePooling1D GlobalAveragePooling2D GlobalAveragePooling3D GlobalAvgPool1D "
+    "GlobalAvgPool2D GlobalAvgPool3D GlobalMaxPool1D GlobalMaxPool2D GlobalMaxPool3D GlobalMaxPooling1D "
+    "GlobalMaxPooling2D GlobalMaxPooling3D GroupNormalization Identity InputLayer Lambda Layer "
+    "LayerNormalization LeakyReLU Masking MaxPool1D MaxPool2D MaxPool3D MaxPooling1D MaxPooling2D "
     "MaxPooling3D Maximum Minimum MultiHeadAttention Multiply Normalization PReLU Permute RandomBrightness "
     "RandomContrast RandomFlip ReLU RepeatVector Rescaling Reshape SeparableConv1D SeparableConv2D "
-    "SeparableConvolution1D SeparableConvolution2D Softmax SpatialDropout1D SpatialDropout2D SpatialDropout3D "
-    "Subtract ThresholdedReLU TimeDistributed UnitNormalization UpSampling1D UpSampling2D UpSampling3D ZeroPadding1D "
-    "ZeroPadding2D ZeroPadding3D Resizing Bidirectional RNN SimpleRNN SimpleRNNCell LSTMCell GRUCell "
-    "StackedRNNCells ConvLSTM1D ConvLSTM2D ConvLSTM3D LSTM GRU".split()
+    "SeparableConvolution1D SeparableConvolution2D Softmax SpatialDropout1D SpatialDropout2D "
+    "SpatialDropout3D Subtract ThresholdedReLU TimeDistributed UnitNormalization UpSampling1D UpSampling2D "
+    "UpSampling3D ZeroPadding1D ZeroPadding2D ZeroPadding3D Resizing Bidirectional RNN SimpleRNN "
+    "SimpleRNNCell LSTMCell GRUCell StackedRNNCells ConvLSTM1D ConvLSTM2D ConvLSTM3D LSTM GRU".split()
 )
 _STRINGS = frozenset(
     "StringLookup IntegerLookup TextVectorization Hashing HashedCrossing CategoryCrossing DenseFeatures "
@@ -201,10 +200,10 @@ def _at(value: Value) -> str:
     return f" (line {value.script.position(value.node)[0]})" if value.script and value.node else ""
 
 
-#: Arguments with which LSTM and GRU layers run in one fused kernel on a GPU; any other value means they never do.
+#: Arguments with which LSTM and GRU layers run in one fused kernel on a GPU; with any other value they never do.
 _FUSED: dict[str, object] = {
-    "activation": "tanh", "recurrent_activation": "sigmoid", "recurrent_dropout": 0, "unroll": False, "use_bias": True,
-    "reset_after": True,
+    "activation": "tanh", "recurrent_activation": "sigmoid", "recurrent_dropout": 0, "unroll": False,
+    "use_bias": True, "reset_after": True,
 }  # fmt: skip
 
 
@@ -231,24 +230,16 @@ def _interpolates(layer: Value, name: str, where: str) -> str:
     if script is None or not isinstance(call, ast.Call):
         return f"how `{name}`{where} interpolates cannot be seen"
     signature = (
-        ("size", "data_format", "interpolation")
-        if name == "UpSampling2D"
-        else ("height", "width", "interpolation")
+        ("size", "data_format", "interpolation") if name == "UpSampling2D" else ("height", "width", "interpolation")
     )
     given = script.bind(call, signature).get("interpolation")
-    method = (
-        script.constant(given) if given is not None else "nearest" if name == "UpSampling2D" else "bilinear"
-    )
+    method = script.constant(given) if given is not None else "nearest" if name == "UpSampling2D" else "bilinear"
     if method == "nearest" and name == "UpSampling2D":
-        return ""
+        return f"the gradient of `{name}`{where} has no XLA kernel"
     if method in ("bilinear", "nearest"):
-        return (
-            ""
-            if script.target.since(2, 15)
-            else (
-                f"`{name}`{where} with {method} interpolation is known to compile from TensorFlow 2.15 on only"
-            )
-        )
+        if script.target.since(2, 15):
+            return ""
+        return f"`{name}`{where} with {method} interpolation is known to compile from TensorFlow 2.15 on only"
     return f"`{name}`{where} interpolates in a way that XLA cannot compile"
 
 
@@ -294,9 +285,7 @@ def _inputs(model: Structure) -> tuple[str, bool]:
             if given is not None and script.constant(given) is not False:
                 return f"the model takes {kind} tensors", False
         dtype = arguments.get("dtype")
-        if dtype is not None and (
-            script.constant(dtype) == "string" or script.symbol(dtype) == "tensorflow.string"
-        ):
+        if dtype is not None and (script.constant(dtype) == "string" or script.symbol(dtype) == "tensorflow.string"):
             return "the model takes strings, which XLA cannot compile", False
         shape, first = arguments.get("shape"), 0
         if shape is None:
@@ -396,8 +385,7 @@ def _dataset(dataset: Value, declared: bool) -> str:
             elif stage.name in _VARYING or (
                 stage.name == "apply"
                 and any(
-                    script.called(a).rpartition(".")[2]
-                    in (*_VARYING, "dense_to_ragged_batch", "dense_to_sparse_batch")
+                    script.called(a).rpartition(".")[2] in (*_VARYING, "dense_to_ragged_batch", "dense_to_sparse_batch")
                     for a in call.args
                     if isinstance(a, ast.Call)
                 )
@@ -481,7 +469,7 @@ def final_batches(run: Run) -> list[Value | None]:
 
 
 def _rest(batch: Value) -> int | None:
-    """How many elements the last batch has if it is smaller; 0 if it is full or left out; None if it is not known."""
+    """Elements in the last batch if it is smaller; 0 if it is full or left out; None if that is not known."""
     script, call = batch.script, batch.node
     if script is None or not isinstance(call, ast.Call) or batch.base is None:
         return None
@@ -498,23 +486,17 @@ def _rest(batch: Value) -> int | None:
 def will_cut(training: Training) -> list[ast.Call]:
     """What `cut_batches` gives, if this codemod is going to compile the step."""
     script = training.script
-    if (
-        script.target.keras == 3
-        or _no_use(script)
-        or all(c.name != xla.name for c in script.options.codemods())
-    ):
+    if script.target.keras == 3 or _no_use(script) or all(c.name != xla.name for c in script.options.codemods()):
         return []
     cut = cut_batches(training)
-    return (
-        cut if cut and isinstance(training.place("jit_compile"), ast.Call) and not refused(training) else []
-    )
+    return cut if cut and isinstance(training.place("jit_compile"), ast.Call) and not refused(training) else []
 
 
 def cut_batches(training: Training) -> list[ast.Call]:
     """The `batch` calls that are to leave out a smaller last batch.
 
-    Only where nothing else sees the dataset, where more than one batch remains, and where it is shuffled anew in every
-    epoch, so that each epoch leaves out other samples.
+    Only where nothing else sees the dataset, where more than one batch remains, and where it is shuffled anew in
+    every epoch, so that each epoch leaves out other samples.
     """
     found = []
     for run in training.fits:

@@ -4,8 +4,8 @@
         found.certain    # it fails on every TensorFlow version, on the first batch
         found.reason     # "`tf.py_function` (line 12) runs Python, which XLA cannot compile"
 
-The project's own functions are followed. What is not known to compile is an obstacle that is not certain. The tables
-come from running every operation with `jit_compile=True`, alone and under a gradient (TensorFlow 2.15 and 2.21).
+The project's own functions are followed. What is not known to compile is an obstacle that is not certain. The
+tables come from running operations with `jit_compile=True`, alone and under a gradient, on TensorFlow 2.15.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .values import Value
 
 @dataclass(frozen=True, eq=False)
 class Obstacle:
-    """A call that does not compile, or is not known to. `since`: the TensorFlow version from which it does."""
+    """A call that does not compile (`certain`), or is not known to."""
 
     node: ast.AST
     script: Script
@@ -58,7 +58,7 @@ _NEVER: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"image\.(crop_and_resize|combined_non_max_suppression)", _NO_KERNEL),
         (r"nn\.max_pool_with_argmax|edit_distance|histogram_fixed_width(_bins)?", _NO_KERNEL),
         (r"linalg\.det|compat\.v1\.nn\.ctc_loss|nn\.ctc_(beam_search|greedy)_decoder", _NO_KERNEL),
-        (r"raw_ops\.ImageProjectiveTransformV[23]|raw_ops\.(String|Lookup|Decode|Read|Write|PyFunc|EagerPyFunc)\w*",
+        (r"raw_ops\.(ImageProjective|String|Lookup|Decode|Read|Write|PyFunc|EagerPyFunc)\w*",
          _NO_KERNEL),
     )
 )  # fmt: skip
@@ -77,46 +77,50 @@ _SINCE: dict[str, Version] = {
 _MODULES = re.compile(
     r"(math|nn|linalg|signal|random|bitwise|image|autodiff|types|dtypes|initializers|quantization|xla|"
     r"experimental\.numpy|compat|keras|random\.experimental|autograph(\.experimental)?)\.\w+"
-    r"|(Tensor|Variable|GradientTape|TensorShape|DType|TensorSpec|Module|function|constant|name_scope|init_scope)"
+    r"|(Tensor|Variable|GradientTape|TensorShape|DType|TensorSpec|Module|function|constant|name_scope|"
+    r"init_scope)"
     r"(\.\w+)*$"
 )
 #: Operations directly in `tensorflow.` that compile.
 _TOP = frozenset(
     "abs acos acosh add add_n argmax argmin argsort asin asinh atan atan2 atanh batch_to_space bitcast "
-    "broadcast_dynamic_shape broadcast_static_shape broadcast_to case cast ceil clip_by_global_norm clip_by_norm "
-    "clip_by_value complex concat cond constant constant_initializer control_dependencies convert_to_tensor cos cosh "
-    "cumsum custom_gradient device divide dynamic_stitch einsum ensure_shape equal erf exp expand_dims expm1 eye fill "
-    "fingerprint floor foldl foldr gather gather_nd get_static_value gradients grad_pass_through greater "
-    "greater_equal group guarantee_const hessians identity identity_n image_gradients is_symbolic_tensor is_tensor "
-    "less less_equal linspace log log1p log_sigmoid logical_and logical_not logical_or logical_xor lin_space "
-    "map_fn matmul maximum meshgrid minimum mod multiply name_scope negative no_gradient no_op norm not_equal "
-    "one_hot ones ones_initializer ones_like pad parallel_stack pow rank range real realdiv reciprocal "
-    "recompute_grad reduce_all reduce_any reduce_euclidean_norm reduce_logsumexp reduce_max reduce_mean reduce_min "
+    "broadcast_dynamic_shape broadcast_static_shape broadcast_to case cast ceil clip_by_global_norm "
+    "clip_by_norm clip_by_value complex concat cond constant constant_initializer control_dependencies "
+    "convert_to_tensor cos cosh cumsum custom_gradient device divide dynamic_stitch einsum ensure_shape "
+    "equal erf exp expand_dims expm1 eye fill fingerprint floor foldl foldr gather gather_nd "
+    "get_static_value gradients grad_pass_through greater greater_equal group guarantee_const hessians "
+    "identity identity_n image_gradients is_symbolic_tensor is_tensor less less_equal linspace log log1p "
+    "log_sigmoid logical_and logical_not logical_or logical_xor lin_space map_fn matmul maximum meshgrid "
+    "minimum mod multiply name_scope negative no_gradient no_op norm not_equal one_hot ones "
+    "ones_initializer ones_like pad parallel_stack pow rank range real realdiv reciprocal recompute_grad "
+    "reduce_all reduce_any reduce_euclidean_norm reduce_logsumexp reduce_max reduce_mean reduce_min "
     "reduce_prod reduce_std reduce_sum reduce_variance reshape reverse reverse_sequence roll round rsqrt "
-    "saturate_cast scalar_mul scan scatter_nd searchsorted sequence_mask shape shape_n sigmoid sign sin sinh size "
-    "slice sort space_to_batch space_to_batch_nd split sqrt square squared_difference squeeze stack stop_gradient "
-    "strided_slice subtract switch_case tan tanh tensor_scatter_nd_add tensor_scatter_nd_max tensor_scatter_nd_min "
-    "tensor_scatter_nd_sub tensor_scatter_nd_update tensordot tile timestamp to_float to_int32 to_int64 "
-    "transpose truediv truncatediv tuple unstack variable_creator_scope vectorized_map where while_loop zeros "
-    "zeros_initializer zeros_like TensorArray newaxis float16 float32 float64 int32 int64 bool nest.flatten "
-    "nest.map_structure nest.pack_sequence_as distribute.get_replica_context distribute.get_strategy "
-    "__internal__.smart_cond.smart_cond executing_eagerly squared_difference contrib.layers.flatten".split()
+    "saturate_cast scalar_mul scan scatter_nd searchsorted sequence_mask shape shape_n sigmoid sign sin "
+    "sinh size slice sort space_to_batch space_to_batch_nd split sqrt square squared_difference squeeze "
+    "stack stop_gradient strided_slice subtract switch_case tan tanh tensor_scatter_nd_add "
+    "tensor_scatter_nd_max tensor_scatter_nd_min tensor_scatter_nd_sub tensor_scatter_nd_update tensordot "
+    "tile timestamp to_float to_int32 to_int64 transpose truediv truncatediv tuple unstack "
+    "variable_creator_scope vectorized_map where while_loop zeros zeros_initializer zeros_like TensorArray "
+    "newaxis float16 float32 float64 int32 int64 bool nest.flatten nest.map_structure nest.pack_sequence_as "
+    "distribute.get_replica_context distribute.get_strategy __internal__.smart_cond.smart_cond "
+    "executing_eagerly squared_difference contrib.layers.flatten".split()
 )
 #: Libraries whose functions run while the step is traced, not in it.
 _WHILE_TRACING = re.compile(
-    r"(builtins|numpy|math|functools|itertools|operator|collections|copy|inspect|typing|random|logging|os|time|"
-    r"datetime|warnings|sys|re|string|json|abc|absl\.logging|contextlib|einops)\b"
+    r"(builtins|numpy|math|functools|itertools|operator|collections|copy|inspect|typing|random|logging|os|"
+    r"time|datetime|warnings|sys|re|string|json|abc|absl\.logging|contextlib|einops)\b"
 )
 #: Methods of objects that are not followed (an optimizer, a tape, a metric, a tensor) that compile.
 _METHODS = frozenset(
-    "apply_gradients gradient batch_jacobian jacobian watch stop_recording minimize get_scaled_loss scale_loss "
-    "get_unscaled_gradients update_state result reset_state reset_states reset_metrics unpack get_shape as_list "
-    "set_shape with_values append extend items keys values get update insert pop index format join split strip "
-    "lower upper startswith endswith copy add_loss add_metric add_weight add_variable assign assign_add assign_sub "
-    "read write stack unstack gather concat close mark_used size identity numpy_input compute_loss compute_metrics "
-    "call __call__ build count_params get_weights read_value value ref is_compatible_with rank ndims sum mean max "
-    "min reshape astype get_config set_weights replace sort zip uniform normal as_default merge_call "
-    "setdefault isdigit encode decode to_tensor".split()
+    "apply_gradients gradient batch_jacobian jacobian watch stop_recording minimize get_scaled_loss "
+    "scale_loss get_unscaled_gradients update_state result reset_state reset_states reset_metrics unpack "
+    "get_shape as_list set_shape with_values append extend items keys values get update insert pop index "
+    "format join split strip lower upper startswith endswith copy add_loss add_metric add_weight "
+    "add_variable assign assign_add assign_sub read write stack unstack gather concat close mark_used size "
+    "identity numpy_input compute_loss compute_metrics call __call__ build count_params get_weights "
+    "read_value value ref is_compatible_with rank ndims sum mean max min reshape astype get_config "
+    "set_weights replace sort zip uniform normal as_default merge_call setdefault isdigit encode decode "
+    "to_tensor".split()
 )
 #: Where a class runs inside the step: everything else is reached from here.
 _LAYER_ENTRIES = ("call", "__call__", "compute_mask")
@@ -153,10 +157,8 @@ def of_class(cls: Value, entries: Iterable[str], seen: set[ast.AST]) -> Iterator
             yield from obstacles(*found, seen)
 
 
-def of_objective(
-    script: Script, expr: ast.expr | None, seen: set[ast.AST] | None = None
-) -> Iterator[Obstacle]:
-    """Obstacles in what `compile` is given as losses or metrics: names, functions, objects, and lists of them."""
+def of_objective(script: Script, expr: ast.expr | None, seen: set[ast.AST] | None = None) -> Iterator[Obstacle]:
+    """Obstacles in what `compile` is given as losses or metrics: names, functions, objects, lists of them."""
     seen = set() if seen is None else seen
     if expr is None or expr in seen:
         return
@@ -198,9 +200,7 @@ def _objective(script: Script, value: Value, expr: ast.expr, seen: set[ast.AST])
         yield Obstacle(expr, script, f"what `{ast.unparse(expr)}` computes cannot be seen")
 
 
-def obstacles(
-    script: Script, function: ast.AST | None, seen: set[ast.AST] | None = None
-) -> Iterator[Obstacle]:
+def obstacles(script: Script, function: ast.AST | None, seen: set[ast.AST] | None = None) -> Iterator[Obstacle]:
     """Obstacles in a function and in what it calls."""
     seen = set() if seen is None else seen
     if function is None or function in seen:
@@ -234,20 +234,8 @@ def _of_call(script: Script, call: ast.Call, seen: set[ast.AST]) -> Iterator[Obs
                     if callee.name not in _METHODS:
                         yield _unknown(script, call)
                 elif callee.base is not None and callee.base.kind == "dataset":
-                    yield Obstacle(
-                        call, script, f"`{ast.unparse(call.func)}` reads a dataset inside the step", True
-                    )
-            case (
-                "layer"
-                | "model"
-                | "class"
-                | "tensor"
-                | "constant"
-                | "metric"
-                | "loss"
-                | "optimizer"
-                | "schedule"
-            ):
+                    yield Obstacle(call, script, f"`{ast.unparse(call.func)}` reads a dataset inside the step", True)
+            case "layer" | "model" | "class" | "tensor" | "constant" | "metric" | "loss" | "optimizer" | "schedule":
                 pass  # layers are listed by the model; the rest computes with what is allowed
             case _:
                 if not _is_listed_layer(script, call.func):
@@ -290,10 +278,8 @@ def _of_symbol(script: Script, call: ast.Call, name: str) -> Iterator[Obstacle]:
     if path:
         if path in _NEVER_KERAS:
             yield cannot(_NEVER_KERAS[path])
-        elif path in ("ops.image.resize", "backend.resize_images", "ops.resize") and (
-            why := _resizes_badly(script, call)
-        ):
-            yield cannot(why)
+        elif path in ("ops.image.resize", "backend.resize_images"):
+            yield from _resizing(script, call, "nearest" if path.startswith("backend") else "bilinear")
         return
     if not name.startswith("tensorflow."):
         family, _, rest = name.partition(".")
@@ -308,11 +294,10 @@ def _of_symbol(script: Script, call: ast.Call, name: str) -> Iterator[Obstacle]:
     if name.startswith("debugging.") or name in ("Assert", "assert_equal"):
         yield Obstacle(call, script, f"XLA leaves out the check `{spelled}` (line {line})")
         return
-    if name in ("image.resize", "image.resize_images", "image.resize_with_pad") and (
-        why := _resizes_badly(script, call)
-    ):
-        yield cannot(why)
-        return
+    if name in ("image.resize", "image.resize_images", "image.resize_with_pad"):
+        yield from _resizing(script, call, "bilinear")
+    elif name == "image.resize_nearest_neighbor":
+        yield _without_gradient(script, call)
     target = script.target
     needs_version = _SINCE.get(name)
     if name == "where" and len(call.args) + len(call.keywords) == 1:
@@ -327,16 +312,29 @@ def _of_symbol(script: Script, call: ast.Call, name: str) -> Iterator[Obstacle]:
         yield _unknown(script, call)
 
 
-def _resizes_badly(script: Script, call: ast.Call) -> str:
-    """Only bilinear and nearest resizing, without antialiasing, has a kernel."""
+def _resizing(script: Script, call: ast.Call, default: str) -> Iterator[Obstacle]:
+    """Only bilinear resizing, without antialiasing, has a kernel and a gradient."""
+    spelled = f"`{ast.unparse(call.func)}` (line {script.position(call)[0]})"
     arguments = script.bind(call, ("images", "size", "method"))
     antialias = arguments.get("antialias")
     if antialias is not None and script.constant(antialias) is not False:
-        return "resizes with antialiasing"
-    method = arguments.get("method") or arguments.get("interpolation")
-    if method is None:
-        return ""
-    value, symbol = script.constant(method), script.symbol(method)
-    if value in ("bilinear", "nearest", 0, 1) or symbol.endswith((".BILINEAR", ".NEAREST_NEIGHBOR")):
-        return ""
-    return f"resizes with {value if isinstance(value, str) else ast.unparse(method)} interpolation"
+        yield Obstacle(call, script, f"{spelled} resizes with antialiasing, which XLA cannot compile", True)
+        return
+    given = arguments.get("method") or arguments.get("interpolation")
+    method = (
+        default if given is None else script.constant(given) or _METHOD.get(script.symbol(given).rpartition(".")[2])
+    )
+    if method in ("nearest", 1):
+        yield _without_gradient(script, call)
+    elif method is None:
+        yield Obstacle(call, script, f"how {spelled} interpolates is not known")
+    elif method not in ("bilinear", 0):
+        yield Obstacle(call, script, f"{spelled} resizes with {method} interpolation, which XLA cannot compile", True)
+
+
+_METHOD = {"BILINEAR": "bilinear", "NEAREST_NEIGHBOR": "nearest", "BICUBIC": "bicubic", "AREA": "area"}
+
+
+def _without_gradient(script: Script, call: ast.Call) -> Obstacle:
+    spelled = f"`{ast.unparse(call.func)}` (line {script.position(call)[0]})"
+    return Obstacle(call, script, f"the gradient of {spelled} with nearest interpolation has no XLA kernel")

@@ -58,8 +58,7 @@ _NO_HALF = frozenset(
 _OPAQUE = frozenset("py_function numpy_function py_func".split())
 _OVERFLOWS = frozenset("exp expm1 sinh cosh".split())
 _BOUNDED = frozenset(
-    "tanh sigmoid softmax hard_sigmoid log_sigmoid log_softmax clip clip_by_value minimum sin cos "
-    "softsign".split()
+    "tanh sigmoid softmax hard_sigmoid log_sigmoid log_softmax clip clip_by_value minimum sin cos softsign".split()
 )
 _NORMALIZE = frozenset({"l2_normalize", "normalize"})
 _NEUTRAL_ATTRIBUTES = frozenset("shape dtype ndim name rank get_shape batch_size".split())
@@ -67,12 +66,11 @@ _CONFIG_PARAMETERS = frozenset(
     "self cls training mask attention_mask padding_mask look_ahead_mask return_attention_scores".split()
 )
 #: Weights of Keras's layers, which are cast where a layer's `call` reads them.
-_WEIGHTS = frozenset(
-    "kernel bias embeddings gamma beta recurrent_kernel depthwise_kernel pointwise_kernel".split()
+_WEIGHTS = frozenset("kernel bias embeddings gamma beta recurrent_kernel depthwise_kernel pointwise_kernel".split())
+_CONFIG_METHODS = frozenset(
+    "build get_config from_config compute_output_shape compute_mask add_weight set_weights get_weights".split()
 )
-_NUMBER_KEYWORDS = frozenset(
-    "axis axes seed name num k depth keepdims perm shape rate dtype maxlen num_heads".split()
-)
+_NUMBER_KEYWORDS = frozenset("axis axes seed name num k depth keepdims perm shape rate dtype maxlen num_heads".split())
 
 
 @dataclass(frozen=True)
@@ -85,9 +83,7 @@ class Trouble:
     float16: bool = False
 
 
-def of_dtype(
-    script: Script, node: ast.expr | None, same: Callable[[ast.expr], Kinds] | None = None
-) -> Kinds | None:
+def of_dtype(script: Script, node: ast.expr | None, same: Callable[[ast.expr], Kinds] | None = None) -> Kinds | None:
     """What a `dtype=` argument gives; None where that is not known, FREE for what is not a float."""
     if node is None:
         return None
@@ -145,29 +141,29 @@ class Precision:
         return list(self.troubles.values())
 
     def _code(self, code: Code) -> None:
-        name = getattr(code.node, "name", "lambda")
-        if code.role == "method" and name not in ("call", "__call__"):
+        if code.role == "method" and not self._is_run_by_keras(code):
             return
         layer = code.layer
         full = layer.node in self.pinned or self._explicit(layer) == FULL
-        if code.role == "activation" and not full and layer.kind != "layer":
-            return
+        given = FULL if full else LOW
         arguments = code.node.args
-        names = [a for a in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]]
-        frame = _Frame(
-            self,
-            {
-                a: FREE
-                if a.arg in _CONFIG_PARAMETERS or (code.role == "method" and i == 0)
-                else FULL
-                if full
-                else LOW
-                for i, a in enumerate(names)
-            },
-            code.owner,
-            0,
+        parameters = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+        if code.role == "method":
+            parameters = parameters[1:]
+        kinds = {a: FREE if a.arg in _CONFIG_PARAMETERS else given for a in parameters}
+        _Frame(self, kinds, code.owner, 0).run(code.script, code.node)
+
+    def _is_run_by_keras(self, code: Code) -> bool:
+        """Does Keras give this method tensors? What a class overrides of a finished layer (`Conv2D`), it does."""
+        name = getattr(code.node, "name", "")
+        if name in ("call", "__call__"):
+            return True
+        if name.startswith("__") or name in _CONFIG_METHODS or code.owner is None:
+            return False
+        bases = code.script.library_bases(code.owner)
+        return any(
+            catalog.keras_path(b).startswith("layers.") and catalog.keras_path(b) != "layers.Layer" for b in bases
         )
-        frame.run(code.script, code.node)
 
     def _explicit(self, layer: Value) -> Kinds | None:
         if layer.script is None or not isinstance(layer.node, ast.Call):
@@ -185,8 +181,7 @@ class Precision:
             and layer.keras == "layers.UpSampling2D"
             and layer.script
             and isinstance(layer.node, ast.Call)
-            and layer.script.constant(layer.script.argument(layer.node, "interpolation"))
-            not in (None, "nearest")
+            and layer.script.constant(layer.script.argument(layer.node, "interpolation")) not in (None, "nearest")
         ):
             return FULL
         return LOW if explicit is None else explicit
@@ -254,9 +249,7 @@ class _Frame:
             case ast.UnaryOp():
                 return FREE if isinstance(node.op, ast.Not) else self.of(script, node.operand)
             case ast.BinOp():
-                return self.meet(
-                    script, node, [(e, self.of(script, e)) for e in (node.left, node.right)], node.op
-                )
+                return self.meet(script, node, [(e, self.of(script, e)) for e in (node.left, node.right)], node.op)
             case ast.Compare():
                 sides = [node.left, *node.comparators]
                 self.meet(script, node, [(e, self.of(script, e)) for e in sides], None)
@@ -282,13 +275,9 @@ class _Frame:
             if binding.node in self.parameters:
                 return self.parameters[binding.node]
             tensors = [
-                v
-                for v in script._evaluate.binding(binding)
-                if v.kind == "tensor" and isinstance(v.node, ast.expr)
+                v for v in script._evaluate.binding(binding) if v.kind == "tensor" and isinstance(v.node, ast.expr)
             ]
-            return FREE.union(
-                *(self.of(v.script or script, v.node) for v in tensors if v.node not in self.busy)
-            )
+            return FREE.union(*(self.of(v.script or script, v.node) for v in tensors if v.node not in self.busy))
         if binding.kind in ("assign", "augment", "loop", "with") and binding.value is not None:
             value: ast.expr = binding.value
             for index in binding.path:
@@ -301,9 +290,7 @@ class _Frame:
             return self.of(script, value)
         if binding.kind == "import":
             values = [
-                v
-                for v in script._evaluate.binding(binding)
-                if v.kind == "tensor" and isinstance(v.node, ast.expr)
+                v for v in script._evaluate.binding(binding) if v.kind == "tensor" and isinstance(v.node, ast.expr)
             ]
             return FREE.union(*(self.of(v.script or script, v.node) for v in values))
         return FREE
@@ -322,10 +309,7 @@ class _Frame:
         if together == _SAME:
             whole = [(e, k) for e, k in parts if k]
             apart = any(
-                "low" in a and "full" in b
-                for i, (_, a) in enumerate(whole)
-                for j, (_, b) in enumerate(whole)
-                if i != j
+                "low" in a and "full" in b for i, (_, a) in enumerate(whole) for j, (_, b) in enumerate(whole) if i != j
             )
             if apart and not promotes and not (self.symbolic and not self.model.keras2):
                 culprit = next((e for e, k in whole if "full" in k), node)
@@ -360,12 +344,7 @@ class _Frame:
         self._limit(script, node, number)
 
     def _limit(self, script: Script, node: ast.AST, number: float) -> None:
-        if (
-            isinstance(number, bool)
-            or number == 0
-            or number in (float("inf"), float("-inf"))
-            or number != number
-        ):
+        if isinstance(number, bool) or number == 0 or number in (float("inf"), float("-inf")) or number != number:
             return
         if abs(number) > HUGE:
             self.model.note(
@@ -390,12 +369,7 @@ class _Frame:
             return frozenset(found)
         values = script.values(node)
         for value in values:
-            if (
-                value.kind == "tensor"
-                and isinstance(value.node, ast.expr)
-                and value.script
-                and value.node is not node
-            ):
+            if value.kind == "tensor" and isinstance(value.node, ast.expr) and value.script and value.node is not node:
                 return self.of(value.script, value.node)
             if value.kind == "method" and (
                 value.name in ("output", "outputs")
@@ -419,9 +393,7 @@ class _Frame:
     def _is_self(self, script: Script, name: ast.Name) -> bool:
         function = script.function_of(name)
         return (
-            isinstance(function, ast.FunctionDef)
-            and bool(function.args.args)
-            and function.args.args[0].arg == name.id
+            isinstance(function, ast.FunctionDef) and bool(function.args.args) and function.args.args[0].arg == name.id
         )
 
     def _call(self, script: Script, node: ast.Call) -> Kinds:
@@ -452,16 +424,12 @@ class _Frame:
                 return LOW
             if attr in ("assign", "assign_add", "assign_sub"):
                 if together & LOW:
-                    self.model.note(
-                        script, node, "a float32 weight is assigned what is computed in low precision"
-                    )
+                    self.model.note(script, node, "a float32 weight is assigned what is computed in low precision")
                 return FULL
             if attr in ("shape", "get_shape", "as_list", "append", "items", "keys", "format"):
                 return FREE
             if attr == "call" or (
-                self.owner
-                and isinstance(node.func.value, ast.Name)
-                and self._is_self(script, node.func.value)
+                self.owner and isinstance(node.func.value, ast.Name) and self._is_self(script, node.func.value)
             ):
                 return LOW if together else FREE
             return together | self.of(script, node.func.value)
@@ -474,9 +442,7 @@ class _Frame:
         assert owner is not None and isinstance(function, FUNCTIONS)
         arguments = [*function.args.posonlyargs, *function.args.args]
         cls = owner.parents.get(function)
-        bound_self = callee.kind == "method" or (
-            isinstance(cls, ast.ClassDef) and isinstance(node.func, ast.Attribute)
-        )
+        bound_self = callee.kind == "method" or (isinstance(cls, ast.ClassDef) and isinstance(node.func, ast.Attribute))
         names = tuple(a.arg for a in arguments)
         bound = script.bind(node, names[1:] if bound_self else names)
         parameters = {a: self.of(script, bound.get(a.arg)) for a in [*arguments, *function.args.kwonlyargs]}
@@ -485,9 +451,7 @@ class _Frame:
             if self.depth > _MAX_DEPTH:
                 return FREE.union(*parameters.values())
             self.model._frames[key] = FREE.union(*parameters.values())
-            frame = _Frame(
-                self.model, parameters, cls if isinstance(cls, ast.ClassDef) else self.owner, self.depth + 1
-            )
+            frame = _Frame(self.model, parameters, cls if isinstance(cls, ast.ClassDef) else self.owner, self.depth + 1)
             frame.symbolic = self.symbolic
             self.model._frames[key] = frame.run(owner, function)
         return self.model._frames[key]
@@ -503,14 +467,10 @@ class _Frame:
         if path.startswith("layers."):
             return FULL if node in self.model.pinned else LOW
         if root in ("numpy", "builtins", "math", "random", "typing", "functools", "copy", "os"):
-            return (
-                together if name in ("builtins.sum", "builtins.max", "builtins.min", "builtins.abs") else FREE
-            )
+            return together if name in ("builtins.sum", "builtins.max", "builtins.min", "builtins.abs") else FREE
         short = path.partition(".")[2] if path else name.removeprefix("tensorflow.")
         last = short.rpartition(".")[2]
-        if path and not path.startswith(
-            ("backend.", "ops.", "random.", "activations.", "applications.", "utils.")
-        ):
+        if path and not path.startswith(("backend.", "ops.", "random.", "activations.", "applications.", "utils.")):
             return FREE  # a loss, an initializer, a schedule
         if root not in ("tensorflow", "keras", "tf_keras", "einops"):
             if together & LOW:
@@ -522,18 +482,12 @@ class _Frame:
         dtype = script.argument(node, "dtype")
         if last in ("cast", "saturate_cast", "to_float", "to_double", "as_dtype"):
             wanted = dtype if dtype is not None else node.args[1] if len(node.args) > 1 else None
-            target = (
-                FULL if last.startswith("to_") else of_dtype(script, wanted, lambda e: self.of(script, e))
-            )
+            target = FULL if last.startswith("to_") else of_dtype(script, wanted, lambda e: self.of(script, e))
             if target is None:
                 self.model.note(script, node, "the type that is cast to cannot be followed")
                 return together
             return target
-        if (
-            last in _MAKERS
-            or short.startswith("random.")
-            or (path.startswith("random.") and last != "SeedGenerator")
-        ):
+        if last in _MAKERS or short.startswith("random.") or (path.startswith("random.") and last != "SeedGenerator"):
             return self._made(script, node, last, short, dtype)
         if last in _INTEGERS:
             return FREE
@@ -569,9 +523,7 @@ class _Frame:
             and any(v.kind == "array" for v in script.values(parts[0][0]))
         ):
             self.model.note(script, node, f"`{last}` takes its precision from a NumPy array")
-        return self.meet(
-            script, node, parts, None, promotes=path.startswith("ops.") and not self.model.keras2
-        )
+        return self.meet(script, node, parts, None, promotes=path.startswith("ops.") and not self.model.keras2)
 
     def _made(self, script: Script, node: ast.Call, last: str, short: str, dtype: ast.expr | None) -> Kinds:
         if short.startswith("random.") and last in (
@@ -583,20 +535,14 @@ class _Frame:
             "SeedGenerator",
         ):
             return FREE if last != "shuffle" else FREE.union(*(self.of(script, a) for a in node.args))
-        position = {"zeros": 1, "ones": 1, "constant": 1, "convert_to_tensor": 1, "eye": 3, "fill": 9}.get(
-            last
-        )
+        position = {"zeros": 1, "ones": 1, "constant": 1, "convert_to_tensor": 1, "eye": 3, "fill": 9}.get(last)
         if dtype is None and position is not None and len(node.args) > position:
             dtype = node.args[position]
         if dtype is not None:
             explicit = of_dtype(script, dtype, lambda e: self.of(script, e))
             return FULL if explicit is None else explicit
         if last in ("constant", "Variable", "convert_to_tensor", "fill", "variable"):
-            value = (
-                node.args[1 if last == "fill" else 0]
-                if len(node.args) > (1 if last == "fill" else 0)
-                else None
-            )
+            value = node.args[1 if last == "fill" else 0] if len(node.args) > (1 if last == "fill" else 0) else None
             if last == "convert_to_tensor" and value is not None and (kinds := self.of(script, value)):
                 return kinds
             if (
@@ -620,8 +566,7 @@ def _is_bounded(script: Script, node: ast.expr, depth: int = 0) -> bool:
     match node:
         case ast.BinOp(op=ast.Sub()):
             return any(
-                isinstance(n, ast.Call)
-                and ast.unparse(n.func).rpartition(".")[2] in ("max", "reduce_max", "amax")
+                isinstance(n, ast.Call) and ast.unparse(n.func).rpartition(".")[2] in ("max", "reduce_max", "amax")
                 for n in ast.walk(node.right)
             )
         case ast.UnaryOp(op=ast.USub()):
@@ -639,10 +584,7 @@ def _is_bounded(script: Script, node: ast.expr, depth: int = 0) -> bool:
         case ast.Name() if depth < 3:
             bindings = script.names.reaching(node)
             return bool(bindings) and all(
-                b.kind == "assign"
-                and b.value is not None
-                and not b.path
-                and _is_bounded(script, b.value, depth + 1)
+                b.kind == "assign" and b.value is not None and not b.path and _is_bounded(script, b.value, depth + 1)
                 for b in bindings
             )
     return False

@@ -2,8 +2,9 @@
 
     Placement(reach, sites, "tensorflow.keras.mixed_precision.set_global_policy").find()
 
-Below the imports, but above those of files and packages that may make layers when they are imported; never in
-a `try` that guards against a missing TensorFlow; in the function that imports TensorFlow where only that does.
+Below the imports, but above those of files and packages that may make layers when they are imported; never
+in a `try` that guards against a missing TensorFlow; in the function that imports TensorFlow where only that
+does.
 """
 
 from __future__ import annotations
@@ -81,9 +82,7 @@ class Placement:
             return self._in_block(guard, guard.body, guarded[0])
         functions = {f for s in imports if (f := script.function_of(s)) is not None}
         if len(functions) > 1:
-            functions = {
-                f for f in functions if any(f in script.enclosing(s, *FUNCTIONS) for s in self.sites)
-            }
+            functions = {f for f in functions if any(f in script.enclosing(s, *FUNCTIONS) for s in self.sites)}
         if len(functions) == 1:
             (function,) = functions
             if isinstance(function, ast.FunctionDef):
@@ -129,9 +128,7 @@ class Placement:
             anchor = self._later_import(body, anchor)
         if self.devices and (chosen := self._behind_devices(body, anchor)) is not None:
             return chosen
-        return Place(
-            body[anchor], True, _gap(body[anchor], body[anchor + 1] if anchor + 1 < len(body) else None)
-        )
+        return Place(body[anchor], True, _gap(body[anchor], body[anchor + 1] if anchor + 1 < len(body) else None))
 
     def _end_of_imports(self, body: list[ast.stmt], start: int) -> int:
         """The last import of the block that TensorFlow's is in: a few settings in between do not end it."""
@@ -167,9 +164,7 @@ class Placement:
             condition = makers[0]
             if not any(self.builds(self.script, s) for s in condition.orelse):
                 return Place(condition.body[0], False)
-        raise NoPlace(
-            attempt, "TensorFlow may be absent here: no one condition holds everything that uses it"
-        )
+        raise NoPlace(attempt, "TensorFlow may be absent here: no one condition holds everything that uses it")
 
     # -- the choice of GPUs ----------------------------------------------------------------------------------
 
@@ -191,9 +186,7 @@ class Placement:
             elif not isinstance(block, ast.FunctionDef):  # under the main guard
                 before = [*body[anchor + 1 : body.index(block)], *before] if block in body else before
             elif not any(block in script.enclosing(s, *FUNCTIONS) for s in self.sites):
-                raise NoPlace(
-                    node, "which GPUs are used is set here, after the policy would have looked for GPUs"
-                )
+                raise NoPlace(node, "which GPUs are used is set here, after the policy would have looked for GPUs")
             else:
                 others = [s for s in body if not self._starts(s, block)]
                 before = [*others, *before]
@@ -206,7 +199,7 @@ class Placement:
         return found
 
     def _unconditional(self, node: ast.AST) -> tuple[ast.Module | ast.FunctionDef | ast.If | None, ast.stmt]:
-        """The module, function or main guard that a node stands in, and the statement of its body that holds it."""
+        """The module, function or main guard that a node stands in, and the statement there that holds it."""
         current = self.script.statement(node)
         while True:
             parent = self.script.parents[current]
@@ -245,8 +238,7 @@ class Placement:
                 or (
                     isinstance(s, ast.Import | ast.ImportFrom)
                     and any(
-                        self._import_builds(other, inner, surely=surely, seen=seen | {other})
-                        for inner in _symbols(s)
+                        self._import_builds(other, inner, surely=surely, seen=seen | {other}) for inner in _symbols(s)
                     )
                 )
                 for s in other.tree.body
@@ -287,9 +279,7 @@ class Placement:
 def _imports(statement: ast.stmt) -> bool:
     if isinstance(statement, ast.Import | ast.ImportFrom):
         return True
-    return isinstance(statement, ast.Try) and any(
-        isinstance(s, ast.Import | ast.ImportFrom) for s in statement.body
-    )
+    return isinstance(statement, ast.Try) and any(isinstance(s, ast.Import | ast.ImportFrom) for s in statement.body)
 
 
 def _symbols(statement: ast.Import | ast.ImportFrom) -> Iterable[str]:
@@ -297,8 +287,7 @@ def _symbols(statement: ast.Import | ast.ImportFrom) -> Iterable[str]:
         return [a.name for a in statement.names]
     module = "." * statement.level + (statement.module or "")
     return [
-        f"{module}{'' if module.endswith('.') else '.'}{a.name}" if a.name != "*" else module
-        for a in statement.names
+        f"{module}{'' if module.endswith('.') else '.'}{a.name}" if a.name != "*" else module for a in statement.names
     ]
 
 
@@ -321,8 +310,7 @@ def _always_imports(attempt: ast.Try) -> bool:
         if any(
             isinstance(s, ast.Import | ast.ImportFrom)
             and any(
-                catalog.in_module(catalog.canonical(n), "tensorflow")
-                or n.split(".")[0] in ("keras", "tf_keras")
+                catalog.in_module(catalog.canonical(n), "tensorflow") or n.split(".")[0] in ("keras", "tf_keras")
                 for n in _symbols(s)
             )
             for s in handler.body
@@ -336,9 +324,7 @@ def _chooses_devices(node: ast.AST) -> bool:
     """`os.environ["CUDA_VISIBLE_DEVICES"] = ...`, in any spelling."""
     key: ast.expr | None = None
     match node:
-        case ast.Assign(
-            targets=[ast.Subscript(value=ast.Attribute(attr="environ") | ast.Name(id="environ"))]
-        ):
+        case ast.Assign(targets=[ast.Subscript(value=ast.Attribute(attr="environ") | ast.Name(id="environ"))]):
             target = node.targets[0]
             assert isinstance(target, ast.Subscript)
             key = target.slice

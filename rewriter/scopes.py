@@ -116,7 +116,8 @@ class Names:
                     node: {n.id if isinstance(n, ast.Name) else n.attr for n in ast.walk(node)
                            if isinstance(n, ast.Name | ast.Attribute)}
                     for node, s in self.scopes.items()
-                    if s.parent is self.module and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
+                    if s.parent is self.module
+                    and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
             names = {outermost.name}  # type: ignore[attr-defined]
             while more := {n.name for n, mentioned in self._mentions_in.items()  # type: ignore[attr-defined]
                            if mentioned & names} - names:

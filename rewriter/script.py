@@ -16,7 +16,7 @@ from . import catalog
 from .scopes import FUNCTIONS, Binding, Names
 from .source import Source, SourceError, parse, read
 from .target import Target
-from .values import Evaluator, Value, Values
+from .values import Evaluator, Value, Values, apart_from_loops
 
 if TYPE_CHECKING:
     from .engine import Options
@@ -341,7 +341,7 @@ class Script:
                 yield call
 
     def is_dataset(self, node: ast.expr | None) -> bool:
-        values = self.values(node)
+        values = apart_from_loops(self.values(node))
         return bool(values) and all(v.kind == "dataset" for v in values)
 
     def sites(self, *methods: str) -> list[Site]:

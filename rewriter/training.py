@@ -1,11 +1,11 @@
-"""What is known of a script's training: which `fit` calls train what a `compile` call compiles, on what, for how long.
+"""What is known of a script's training: which `fit` calls train what a `compile` compiles, on what, how long.
 
     for training in trainings(script):
         training.compile               # the call of `model.compile(...)`
         training.fits                  # its `fit` and `fit_generator` calls, as far as they are seen
         training.tests                 # `evaluate` and `predict` calls, and the validation of each `fit`
         training.unseen                # reasons why a use of the model may not be seen
-        training.place("jit_compile")  # the call that takes a new argument for `Model.compile`, or why there is none
+        training.place("jit_compile")  # the call that takes a new argument for `Model.compile`, or why none does
 
 Numbers of steps are computed as Keras computes them; one that is not known has a reason. Nothing is executed.
 """
@@ -43,7 +43,7 @@ class Use:
 class Count:
     """A number of samples, elements or steps; where it is None, `why` says what of it is not known.
 
-    sized: Keras can tell the number by itself when it runs, even where it is not known here. None: that is open.
+    sized: Keras can tell the number by itself when it runs, even if it is not known here. None: that is open.
     given: the number stands in the call (`steps_per_epoch`, `validation_steps`, `steps`).
     """
 
@@ -85,12 +85,10 @@ class Training:
         return self.compile.script
 
     def node_in(self, script: Script) -> ast.AST:
-        """Where to report about it in a script: the compile call, or the first call of this script that trains."""
+        """Where to report it in a script: the compile call, or the first call of this script that trains."""
         if self.compile.script is script:
             return self.compile.call
-        return next(
-            (r.site.call for r in [*self.fits, *self.tests] if r.site.script is script), self.compile.call
-        )
+        return next((r.site.call for r in [*self.fits, *self.tests] if r.site.script is script), self.compile.call)
 
     def classes(self) -> list[Value]:
         """The project's own classes that the models are instances of."""
@@ -99,16 +97,12 @@ class Training:
     def method(self, name: str) -> tuple[Script, ast.FunctionDef] | None:
         """A method of `keras.Model` that one of the models' classes defines itself."""
         for cls in self.classes():
-            if (
-                cls.script
-                and isinstance(cls.node, ast.ClassDef)
-                and (found := cls.script.method(cls.node, name))
-            ):
+            if cls.script and isinstance(cls.node, ast.ClassDef) and (found := cls.script.method(cls.node, name)):
                 return found
         return None
 
     def place(self, keyword: str) -> ast.Call | str | None:
-        """The call that takes `keyword=` for `Model.compile`; why there is none; None where it is given already."""
+        """The call that takes `keyword=` for `Model.compile`; or why there is none; None where it is given."""
         if keyword in self.compile.arguments:
             return None
         if self.compile.arguments.open:
@@ -122,7 +116,7 @@ class Training:
         return self._place_in(keyword, script, method)
 
     def _place_in(self, keyword: str, script: Script, method: ast.FunctionDef) -> ast.Call | str | None:
-        """The place in a class's own `compile`: its call of `super().compile`, or the call of it that is passed on."""
+        """The place for a class with a `compile` of its own: its `super().compile`, or the call that it passes on."""
         name = self.classes()[0].name
         overridden = f"`{name}` has its own `compile`"
         calls = [
@@ -199,7 +193,7 @@ def trainings(script: Script) -> list[Training]:
 
 
 def compiles_something_else(site: Site) -> bool:
-    """A `compile` on a receiver that cannot be followed and that does not look like Keras: `self.regex.compile(...)`."""
+    """A `compile` of something that cannot be followed and does not look like Keras: `self.regex.compile(...)`."""
     if any(m.kind == "model" for m in site.models):
         return False
     return not any(
@@ -227,9 +221,7 @@ def _training(site: Site, models: list[Value], project: list[Script]) -> Trainin
     training = Training(site, models)
     for model in site.models:
         if model.kind not in ("model", "constant"):
-            training.unseen.append(
-                Use(site.call, site.script, "which model is compiled here cannot be followed")
-            )
+            training.unseen.append(Use(site.call, site.script, "which model is compiled here cannot be followed"))
     for script in project:
         for use in script.sites(*FITS, *TESTS, *ON_BATCH):
             if not any(same(a, b) for a in use.models for b in models):
@@ -265,7 +257,7 @@ _HARMLESS = re.compile(
     r"numpy\.|math\.|os\.|json\.|pickle\.|joblib\.dump$|mlflow\.\w+\.log_model$|visualkeras\.|"
     r"netron\.|gc\.|copy\.|logging\.|tensorflowjs\.|tf2onnx\.|keras2onnx\.|onnxmltools\."
 )
-#: Functions of Keras and TensorFlow that train the model that they are given, or give it back in another form.
+#: Functions of Keras and TensorFlow that train the model that they are given, or give back another form of it.
 _TRAINS = re.compile(
     r".*(KerasClassifier|KerasRegressor|model_to_estimator|multi_gpu_model|tpu_model|"
     r"keras_to_tpu_model|Pipeline|prune_low_magnitude|quantize_model)$"
@@ -443,9 +435,7 @@ def _of_parts(script: Script, value: Value) -> Count:
         return counts[0] if counts else Count(None, "the number of validation samples is not known", True)
     if value.kind == "call-load-data":
         return Count(value.length, "the number of validation samples is not known", True)
-    return Count(
-        None, "the number of validation samples is not known", True if value.kind == "splits" else None
-    )
+    return Count(None, "the number of validation samples is not known", True if value.kind == "splits" else None)
 
 
 def _test(site: Site) -> Run:
@@ -455,9 +445,7 @@ def _test(site: Site) -> Run:
     y = arguments.get("y") if purpose == "evaluate" else None
     data = data_kind(site.script, source, y)
     if arguments.open:
-        return Run(
-            site, purpose, data, source, Count(None, f"the arguments of `{site.method}` come from a splat")
-        )
+        return Run(site, purpose, data, source, Count(None, f"the arguments of `{site.method}` come from a splat"))
     explicit = _given(site, "steps")
     if explicit is not None:
         return Run(site, purpose, data, source, explicit)
@@ -517,7 +505,7 @@ def _is_none(script: Script, expr: ast.expr) -> bool:
 
 
 def data_kind(script: Script, source: ast.expr | None, y: ast.expr | None) -> str:
-    """What the first argument of `fit`, `evaluate` or `predict` is; labels of their own only go with arrays."""
+    """What the first argument of `fit`, `evaluate` or `predict` is; labels of their own go with arrays only."""
     if source is None:
         return "unknown"
     if y is not None and not _is_none(script, y):
@@ -539,13 +527,11 @@ def data_kind(script: Script, source: ast.expr | None, y: ast.expr | None) -> st
 
 
 #: Methods and attributes, of objects that are not followed, which give an array.
-_GIVES_ARRAY = frozenset(
-    "numpy to_numpy toarray to_tensor values reshape astype transform fit_transform".split()
-)
+_GIVES_ARRAY = frozenset("numpy to_numpy toarray to_tensor values reshape astype transform fit_transform".split())
 
 
 def _is_array(value: Value) -> bool:
-    """An array by what it is called: `scaler.transform(x)`, `frame.values`, an element of a dataset in a loop."""
+    """An array by how it is made: `scaler.transform(x)`, `frame.values`, an element of a dataset in a loop."""
     node, script = value.node, value.script
     if isinstance(node, ast.Call):
         node = node.func
@@ -651,7 +637,7 @@ def _batches(value: Value) -> Count:
 
 
 def _flow(loader: Value) -> Count:
-    """`ImageDataGenerator(...).flow(x, y, batch_size=32)`; other loaders tell their length only when they run."""
+    """`ImageDataGenerator(...).flow(x, y, batch_size=32)`; others tell their length only when they run."""
     if loader.name.endswith(".flow") and isinstance(loader.node, ast.Call) and loader.script:
         script = loader.script
         arguments = script.bind(loader.node, "ImageDataGenerator.flow")
@@ -664,9 +650,7 @@ def _flow(loader: Value) -> Count:
     return Count(None, "the number of files is not known", True)
 
 
-_SIZED_SOURCES = frozenset(
-    "Dataset.from_tensor_slices Dataset.from_tensors Dataset.range Dataset.list_files".split()
-)
+_SIZED_SOURCES = frozenset("Dataset.from_tensor_slices Dataset.from_tensors Dataset.range Dataset.list_files".split())
 #: Stages that give one element for each that they are given.
 _ONE_TO_ONE = frozenset("map shuffle cache prefetch enumerate with_options".split())
 
@@ -716,9 +700,7 @@ def elements_of(dataset: Value) -> Count:
                 return before if stage == "take" else replace(before, number=0)
             if stage == "take":
                 return Count(min(before.number, n_taken), "", True)
-            return replace(
-                before, number=max(before.number - n_taken, 0) if before.number != ENDLESS else ENDLESS
-            )
+            return replace(before, number=max(before.number - n_taken, 0) if before.number != ENDLESS else ENDLESS)
         case "concatenate":
             other = steps_of(script, call.args[0] if call.args else None)
             if before.number is None or other.number is None:
@@ -757,20 +739,16 @@ def _source(dataset: Value, script: Script, call: ast.Call) -> Count:
             return Count(None, next(c.why for c in counts if c.number is None), all(c.sized for c in counts))
     if dataset.keras in catalog.KERAS_DATASETS:
         return Count(None, "the number of files is not known", True)
-    return Count(
-        None, f"how many elements `{name.split('.')[-1]}` gives is not known", name in _SIZED_SOURCES
-    )
+    return Count(None, f"how many elements `{name.split('.')[-1]}` gives is not known", name in _SIZED_SOURCES)
 
 
 def _slices(script: Script, call: ast.Call) -> Count:
-    """The length of what is sliced; a list is one tensor, a tuple or dict holds several of the same length."""
+    """The length of what is sliced; a list is one tensor, a tuple or dict holds several of one length."""
     argument = script.bind(call, "Dataset.from_tensor_slices").get("tensors")
     counts = []
     for value in script.values(argument):
         if value.kind == "sequence" and isinstance(value.node, ast.List):
-            counts.append(
-                Count(script._evaluate.length([value]), "the number of elements is not known", True)
-            )
+            counts.append(Count(script._evaluate.length([value]), "the number of elements is not known", True))
         elif value.kind == "sequence" and isinstance(value.node, ast.Tuple) and value.script:
             parts = [_slice_of(value.script, element) for element in value.node.elts]
             counts.append(next((c for c in parts if c.number is not None), parts[0] if parts else Count()))
@@ -782,9 +760,7 @@ def _slices(script: Script, call: ast.Call) -> Count:
 def _slice_of(script: Script, element: ast.expr) -> Count:
     lists = [v for v in script.values(element) if v.kind == "sequence" and isinstance(v.node, ast.List)]
     if lists:
-        return Count(
-            script._evaluate.length(script.values(element)), "the number of elements is not known", True
-        )
+        return Count(script._evaluate.length(script.values(element)), "the number of elements is not known", True)
     return samples(script, element)
 
 
@@ -907,18 +883,20 @@ def _additions(script: Script, made: ast.expr, found: list[Value], seen: set[ast
         if isinstance(parent, ast.AugAssign) and parent.target is use:
             if why := _gather(owner, parent.value, found, seen):
                 return why
-        elif isinstance(parent, ast.Subscript) and not isinstance(parent.ctx, ast.Load):
-            if isinstance(parent.ctx, ast.Store):
-                return "an element of the list of callbacks is replaced"
+        elif isinstance(parent, ast.Subscript) and parent.value is use and isinstance(parent.ctx, ast.Store):
+            return "an element of the list of callbacks is replaced"
         elif isinstance(parent, ast.Attribute) and parent.attr in ("append", "extend", "insert", "__iadd__"):
             call = owner.parents.get(parent)
             if not isinstance(call, ast.Call) or not call.args:
                 return "how the list of callbacks grows cannot be followed"
             if why := _gather(owner, call.args[-1], found, seen):
                 return why
-        elif isinstance(parent, ast.Call) and parent.func is not use:
-            if not all(_leaves_lists_alone(callee) for callee in owner.values(parent.func)):
-                return f"the list of callbacks is handed to `{ast.unparse(parent.func)}`"
+        elif (
+            isinstance(parent, ast.Call)
+            and parent.func is not use
+            and not all(_leaves_lists_alone(callee) for callee in owner.values(parent.func))
+        ):
+            return f"the list of callbacks is handed to `{ast.unparse(parent.func)}`"
     return ""
 
 
@@ -985,7 +963,8 @@ def _class_acts_per_batch(callback: Value) -> str:
             if base.kind != "symbol" or not base.keras.startswith("callbacks.") or path not in _PER_EPOCH:
                 if base.name in ("builtins.object", "abc.ABC"):
                     continue
-                return f"what `{cls.name}` inherits from `{base.name or 'an unknown class'}` may act at every batch"
+                parent = base.name or "an unknown class"
+                return f"what `{cls.name}` inherits from `{parent}` may act at every batch"
             known = True
             if path in _FREQUENCY:
                 keyword = _FREQUENCY[path][0]
@@ -1034,16 +1013,10 @@ def runs_eagerly(training: Training) -> str:
     if expr is not None and not _is_none(site.script, expr):
         value = site.script.constant(expr)
         if value is not False:
-            return (
-                "`run_eagerly=True` asks for steps in Python" if value is True else "`run_eagerly` may be on"
-            )
+            return "`run_eagerly=True` asks for steps in Python" if value is True else "`run_eagerly` may be on"
     if own := training.method("compile"):
         for node in own_nodes(own[1]):
-            if (
-                isinstance(node, ast.keyword)
-                and node.arg == "run_eagerly"
-                and own[0].constant(node.value) is not False
-            ):
+            if isinstance(node, ast.keyword) and node.arg == "run_eagerly" and own[0].constant(node.value) is not False:
                 return "its `compile` sets `run_eagerly`"
     for script, call in project_calls(
         site.script,
@@ -1067,36 +1040,40 @@ def runs_eagerly(training: Training) -> str:
 
 def graph_mode(script: Script) -> str:
     """Why Keras runs in the graph mode of TensorFlow 1, whose `compile` knows none of the newer arguments."""
-    for _, call in project_calls(
-        script, ("tensorflow.disable_eager_execution", "tensorflow.disable_v2_behavior")
-    ):
+    for _, call in project_calls(script, ("tensorflow.disable_eager_execution", "tensorflow.disable_v2_behavior")):
         return f"`{ast.unparse(call.func)}` puts Keras into the graph mode of TensorFlow 1"
     return ""
 
 
+def other_backend(script: Script) -> str:
+    """The library that Keras 3 computes with, where the script says that it is not TensorFlow."""
+    for other in list(script.project.scripts.values()):
+        if "KERAS_BACKEND" in other.source.text:
+            for node in ast.walk(other.tree):
+                if isinstance(node, ast.Constant) and node.value in ("jax", "torch", "numpy", "openvino"):
+                    return str(node.value)
+        for scope in other.names.scopes.values():
+            for bindings in scope.bindings.values():
+                for binding in bindings:
+                    root = binding.symbol.split(".")[0] if binding.kind in ("import", "star") else ""
+                    if root in ("jax", "torch", "flax"):
+                        return root
+    return ""
+
+
 def distribution(script: Script) -> tuple[str, str]:
-    """How training is distributed: (canonical name of the strategy or "horovod", what to call it), or ("", "")."""
+    """How training is distributed: (name of the strategy or "horovod", what to call it), or ("", "")."""
     for other in list(script.project.scripts.values()):
         for scope in other.names.scopes.values():
             for found in scope.bindings.values():
                 for binding in found:
-                    root = (
-                        binding.symbol.lstrip(".").split(".")[0] if binding.kind in ("import", "star") else ""
-                    )
+                    root = binding.symbol.lstrip(".").split(".")[0] if binding.kind in ("import", "star") else ""
                     if root in ("horovod", "byteps", "herring", "smdistributed"):
                         return "horovod", root.capitalize()
         for call in other.calls:
             func = call.func
-            name = (
-                func.attr
-                if isinstance(func, ast.Attribute)
-                else func.id
-                if isinstance(func, ast.Name)
-                else ""
-            )
-            if name.endswith(("Strategy", "StrategyV1", "DataParallel", "ModelParallel")) or isinstance(
-                func, ast.Name
-            ):
+            name = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
+            if name.endswith(("Strategy", "StrategyV1", "DataParallel", "ModelParallel")) or isinstance(func, ast.Name):
                 called = other.called(call)
                 if called.startswith("tensorflow.distribute.") or catalog.keras_path(called).startswith(
                     "distribution."

@@ -55,6 +55,15 @@ def unknown(why: str, node: ast.AST | None = None, script: Script | None = None)
     return Value("unknown", node, script, why)
 
 
+#: Why an expression is unknown that was asked for while it was followed: `ds = ds.map(f)` in a loop.
+IN_LOOP = "it depends on itself in a loop"
+
+
+def apart_from_loops(values: Values) -> Values:
+    """The alternatives without those of a value that a loop makes from itself, where there are others."""
+    return tuple(v for v in values if not (v.kind == "unknown" and v.name == IN_LOOP)) or values
+
+
 def constant(value: object, node: ast.AST | None = None) -> Value:
     return Value("constant", node, literal=value)
 
@@ -85,8 +94,10 @@ class Evaluator:
             return ()
         if node in self._memo:
             return self._memo[node]
-        if node in self._busy or len(self._busy) > 120:
-            return (unknown("it depends on itself in a loop", node, self.script),)
+        if node in self._busy:
+            return (unknown(IN_LOOP, node, self.script),)
+        if len(self._busy) > 120:
+            return (unknown("it is nested too deeply", node, self.script),)
         self._busy.add(node)
         try:
             found = self._alternatives(self._evaluate(node), node)
@@ -94,8 +105,8 @@ class Evaluator:
             self._busy.discard(node)
         if not self._busy:
             self._memo[node] = found
-        elif not any(v.kind == "unknown" for v in found):
-            self._memo[node] = found
+        elif not any(v.kind == "unknown" or (v.base is not None and v.base.kind == "unknown") for v in found):
+            self._memo[node] = found  # what was unknown may only have been so on the way that it was asked for
         return found
 
     def _alternatives(self, values: Iterable[Value], node: ast.AST) -> Values:
@@ -186,7 +197,7 @@ class Evaluator:
         return (unknown(f"`{b.name}` is not followed", b.node, self.script),)
 
     def _element(self, b: Binding) -> Values:
-        found = []
+        found: list[Value] = []
         for v in self(b.value):
             if v.kind == "sequence" and v.items:
                 found.extend(x for item in v.items for x in item)
@@ -333,7 +344,7 @@ class Evaluator:
                 return replace(value, literal=index)
             sizes = None if _is_filtered(value.node) else catalog.DATASET_SIZES.get(value.name.split(".")[-2])
             return Value("array", value.node, value.script, value.name,
-                         length=sizes[int(value.literal == 1)] if sizes else None)  # type: ignore[index]
+                         length=sizes[int(value.literal == 1)] if sizes else None)
         if value.kind == "tfds":
             return replace(value, kind="dataset")
         return unknown("a part of a dataset element", value.node, value.script)
@@ -402,6 +413,9 @@ class Evaluator:
                 return ()
             case "object" if callee.cls is not None:
                 return (Value("object", *here, callee.name),)
+        if callee.kind == "unknown" and callee.name == IN_LOOP and isinstance(node.func, ast.Attribute) \
+                and node.func.attr in catalog.DATASET_METHODS:
+            return (unknown(IN_LOOP, *here),)
         return (unknown("it is called on something that is not followed", *here),)
 
     def _returned(self, callee: Value, node: ast.Call) -> Iterable[Value]:
@@ -535,8 +549,10 @@ class Evaluator:
                 if attr in ("fit", "fit_generator"):
                     return (Value("history", *here, attr, base=base),)
             case "parameter" | "unknown":
-                if attr in ("map", "batch", "prefetch", "shuffle", "repeat", "cache") and attr in ("prefetch",):
+                if attr == "prefetch":
                     return (Value("dataset", *here, attr, base=base),)
+                if base.kind == "unknown" and base.name == IN_LOOP and attr in catalog.DATASET_METHODS:
+                    return (unknown(IN_LOOP, *here),)
                 return (unknown(f"it is what `{attr}` of something unknown returns", *here),)
         return (Value("object", *here, attr, base=base),)
 

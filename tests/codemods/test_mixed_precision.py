@@ -503,9 +503,7 @@ def test_silent_where_precision_is_decided_or_nothing_is_trained() -> None:
     script = both(MODEL)[0]
     check.ignores(script.replace("model =", 'tf.keras.mixed_precision.set_global_policy("float32")\nmodel ='))
     check.ignores(
-        script.replace(
-            "model =", 'tf.keras.mixed_precision.experimental.set_policy("mixed_float16")\nmodel ='
-        )
+        script.replace("model =", 'tf.keras.mixed_precision.experimental.set_policy("mixed_float16")\nmodel =')
     )
     check.ignores(
         script.replace("layers.Dense(8)", 'layers.Dense(8, dtype=tf.keras.mixed_precision.Policy("float32"))')
@@ -513,8 +511,7 @@ def test_silent_where_precision_is_decided_or_nothing_is_trained() -> None:
     check.ignores(script.replace("model.fit(x, y)", "model.summary()"))
     check.ignores("from sklearn.svm import SVC\nimport tensorflow as tf\nSVC().fit(x, y)\n")
     check.refuses(
-        HEAD + "def train(x, y):\n    " + _without(MODEL) + "\n    model.compile('adam', 'mse')\n"
-        "    model.fit(x, y)\n",
+        HEAD + "def train(x, y):\n    " + _without(MODEL) + "\n    model.compile('adam', 'mse')\n    model.fit(x, y)\n",
         "only defines",
     )
 
@@ -600,6 +597,18 @@ def test_code_that_low_precision_breaks(body: str) -> None:
     )
 
 
+def test_methods_that_a_layer_of_keras_calls() -> None:
+    body = """
+class Standardized(layers.Conv2D):
+    def convolution_op(self, inputs, kernel):
+        return super().convolution_op(inputs, kernel / (tf.math.reduce_std(kernel) + 1e-10))
+
+
+model = Sequential([Standardized(8, 3), layers.Flatten(), layers.Dense(1)])"""
+    check.refuses(HEAD + body + TRAIN, "zero in float16")
+    assert check.run(HEAD + body.replace("1e-10", "1e-5") + TRAIN).applied
+
+
 @pytest.mark.parametrize("body", FLOAT16)
 def test_bfloat16_has_the_range_of_float32(body: str) -> None:
     assert check.run(_own(body), amp_dtype="bfloat16").applied
@@ -629,8 +638,7 @@ REFUSED = {
         "mask value",
     ),
     "an input added to a layer": (
-        "inputs = Input((4,))\nx = layers.Dense(4)(inputs) + inputs\n"
-        "model = Model(inputs, layers.Dense(1)(x))",
+        "inputs = Input((4,))\nx = layers.Dense(4)(inputs) + inputs\nmodel = Model(inputs, layers.Dense(1)(x))",
         MIXED,
     ),
     "ids that are rounded": (
@@ -736,11 +744,11 @@ def test_refuses(name: str) -> None:
 
 
 def test_refuses_what_only_keras_3_breaks() -> None:
-    script = (
-        HEAD + 'model = Sequential([layers.Dense(8, activity_regularizer="l2"), layers.Dense(1)])' + TRAIN
-    )
+    script = HEAD + 'model = Sequential([layers.Dense(8, activity_regularizer="l2"), layers.Dense(1)])' + TRAIN
     assert check.run(script, target="tf2.15").applied
     check.refuses(script, "activity regularization", target="keras3")
+    script = HEAD + "mix = layers.MixUp()\n" + _without(MODEL) + TRAIN
+    check.refuses(script, "does not work in low precision", target="keras3")
     mixed = (
         HEAD + "inputs = Input((4,))\nx = layers.Dense(4)(inputs) + inputs\n"
         "model = Model(inputs, layers.Dense(1)(x))" + TRAIN
@@ -837,14 +845,15 @@ from tensorflow.keras import Input, Model, Sequential, layers
 
 tf.keras.utils.set_random_seed(1)
 binary = False
-x, y = np.random.rand(64, 4).astype("float32"), np.random.rand(64, 1).astype("float32")
+data, targets = np.random.rand(64, 4).astype("float32"), np.random.rand(64, 1).astype("float32")
+x = data
 """
 CHECKS = """
 model.compile("adam", "mse")
-history = model.fit(x, y, epochs=2, verbose=0)
+history = model.fit(data, targets, epochs=2, verbose=0)
 assert all(np.isfinite(history.history["loss"])), history.history
 low = [l.name for l in model.layers if getattr(l, "compute_dtype", "") == "%s"]
-print("RESULT", model.predict(x[:3], verbose=0).dtype, len(low) > 0)
+print("RESULT", model.predict(data[:3], verbose=0).dtype, len(low) > 0)
 """
 RUNS = (
     "a list",
@@ -874,22 +883,21 @@ def test_rewritten_models_train(env: str, target: str, dtype: str, tmp_path: Pat
     """Every shape in one process: each is a function of its own, so that one policy serves them all."""
     python = tf_env(env)
     parts = []
-    for name in RUNS:
+    names = [n for n in RUNS if env == "tf215" or n != "an operator at the end"]  # (tf.* on inputs: not in Keras 3)
+    for name in names:
         source = RUN + "\n".join(_without(line) for line in SHAPES[name].split("\n")) + CHECKS % dtype
         after = check.run(source, target=target, amp_dtype=dtype)
         assert after.applied, (name, after.refused)
         parts.append(after.after.decode())
     path = tmp_path / "all.py"
     path.write_text(
-        "\n".join(
-            f"exec(compile({part!r}, {name!r}, 'exec'), {{}})" for name, part in zip(RUNS, parts, strict=True)
-        )
+        "\n".join(f"exec(compile({part!r}, {name!r}, 'exec'), {{}})" for name, part in zip(names, parts, strict=True))
     )
     done = run_script(python, path, timeout=900)
     assert done.returncode == 0, done.stderr[-3000:]
     results = [line for line in done.stdout.splitlines() if line.startswith("RESULT")]
-    assert len(results) == len(RUNS)
-    assert all(line.startswith("RESULT float32") for line in results), dict(zip(RUNS, results, strict=True))
+    assert len(results) == len(names)
+    assert all(line.startswith("RESULT float32") for line in results), dict(zip(names, results, strict=True))
 
 
 BROKEN = (
@@ -908,9 +916,7 @@ def test_what_is_refused_does_break(tmp_path: Path) -> None:
     python = tf_env("tf215")
     scripts = []
     for body in BROKEN:
-        source = (
-            RUN + "SCALE = tf.constant(3.0)\n" + LAYER.format(body="return " + body) + CHECKS % "bfloat16"
-        )
+        source = RUN + "SCALE = tf.constant(3.0)\n" + LAYER.format(body="return " + body) + CHECKS % "bfloat16"
         check.refuses(source, "")
         scripts.append(
             source.replace(

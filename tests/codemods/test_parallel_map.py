@@ -319,3 +319,16 @@ def test_the_same_elements_in_the_same_order(env: str, tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         outputs.append(done.stdout)
     assert outputs[0] == outputs[1] and "RESULT" in outputs[0]
+
+
+@pytest.mark.parametrize("first", ["", "import random\nrandom.seed(1)\n"])
+def test_in_a_loop_over_functions(first: str) -> None:
+    fixes_all(first + """
+import tensorflow as tf
+layer = tf.keras.layers.Rescaling(2)
+ds = tf.data.Dataset.from_tensor_slices(x)
+for f in (tf.abs, tf.sqrt, layer):
+    ds = ds.map(f)  # parallel
+model = tf.keras.Sequential([])
+model.fit(ds.batch(2))
+""")

@@ -85,7 +85,8 @@ def test_evaluation_under_a_seed() -> None:
 
 def test_an_interleave_with_a_cycle_keeps_its_order() -> None:
     text = ("tf.random.set_seed(1)\nnames = tf.data.Dataset.list_files('*')\n"
-            "ds = names.interleave(tf.data.TFRecordDataset, {})\nboth = tf.data.Dataset.zip((ds, tf.data.Dataset.range(10))).skip(1)\nmodel.predict(both)")
+            "ds = names.interleave(tf.data.TFRecordDataset, {})\n"
+            "both = tf.data.Dataset.zip((ds, tf.data.Dataset.range(10))).skip(1)\nmodel.predict(both)")
     fixes(text.format("cycle_length=4"), text.format(f"cycle_length=4, {AUTO}"), level=1)
     fixes(text.format("4, 2"), text.format(f"4, 2, {AUTO}"), level=1)
 

@@ -375,3 +375,17 @@ train = data.load()
 model.fit(train.prefetch(tf.data.AUTOTUNE))
 print(train.class_names)
 """, folder=tmp_path)
+
+
+def test_a_branch_that_is_also_used_by_itself() -> None:
+    check.fixes(
+        HEAD + """a = tf.data.Dataset.from_tensor_slices(x).batch(2)
+b = tf.data.Dataset.from_tensor_slices(y).batch(2)
+model.fit(a if flag else b)
+model.evaluate(b)
+""",
+        HEAD + """a = tf.data.Dataset.from_tensor_slices(x).batch(2).prefetch(tf.data.AUTOTUNE)
+b = tf.data.Dataset.from_tensor_slices(y).batch(2).prefetch(tf.data.AUTOTUNE)
+model.fit(a if flag else b)
+model.evaluate(b)
+""")

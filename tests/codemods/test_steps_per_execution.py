@@ -1,4 +1,5 @@
 """Several steps per call: only where the script still does the same, bit by bit."""
+# ruff: noqa: E501  (tables of scripts)
 
 from __future__ import annotations
 
@@ -165,6 +166,12 @@ def test_keras_3_before_3_7_loses_what_is_left_of_a_test() -> None:
     fixes(COMPILE + text, FIXED.format(16) + text, target="tf2.21")
 
 
+def test_other_backends_of_keras_3() -> None:
+    for line in ('import os\nos.environ["KERAS_BACKEND"] = "jax"\n', "import torch\n"):
+        refuses(line + COMPILE + "model.fit(x, y)\n", "the script trains on", target="tf2.21")
+    fixes("import torch\n" + COMPILE + "model.fit(x, y)\n", "import torch\n" + FIXED.format(16) + "model.fit(x, y)\n")
+
+
 def test_strategies_by_version() -> None:
     text = "s = tf.distribute.MirroredStrategy()\nmodel.fit(x, y)\n"
     fixes(COMPILE + text, FIXED.format(16) + text)
@@ -271,7 +278,7 @@ first = model.fit(data, epochs=2, verbose=0, validation_data=(x[:70], y[:70]))
 second = model.fit(x, y, batch_size=10, epochs=2, verbose=0, validation_split=0.5)
 print(first.history, second.history, model.evaluate(x[:33], y[:33], verbose=0), model.predict(x[:33], verbose=0).sum())
 print([w.tolist() for w in model.get_weights()])
-"""  # noqa: E501
+"""
 
 
 @pytest.mark.tf

@@ -1,4 +1,5 @@
 """XLA: only where all of the step compiles and its shapes are fixed; on Keras 3 off, where it cannot compile."""
+# ruff: noqa: E501  (tables of scripts)
 
 from __future__ import annotations
 
@@ -345,7 +346,7 @@ model = tf.keras.Sequential([tf.keras.Input((8, 8, 2)), L.Conv2D(4, 3), L.BatchN
 model.compile("adam", loss, metrics=["mae"])
 h = model.fit(data, epochs=2, verbose=0, validation_data=(x[:70], y[:70]))
 print(h.history["loss"][-1])
-"""  # noqa: E501
+"""
 
 
 @pytest.mark.tf
