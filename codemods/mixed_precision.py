@@ -13,7 +13,7 @@ from rewriter import catalog
 from rewriter.codemod import Finding, Fix, Refusal, codemod
 from rewriter.dtypes import FULL, HUGE, LOW, TINY, Precision, of_dtype
 from rewriter.edits import Edit, Insert, SetKeyword
-from rewriter.models import Structure, activation_of, is_passive, models_in, structure
+from rewriter.models import Structure, activation_of, is_output, is_passive, models_in, structure
 from rewriter.placement import NoPlace, Place, Placement
 from rewriter.reach import Reach
 from rewriter.scopes import FUNCTIONS
@@ -89,6 +89,11 @@ _OPTIMIZER_ATTRIBUTES = frozenset("lr learning_rate iterations variables apply_g
 _OUTPUTS = frozenset(
     "predict predict_on_batch predict_generator predict_classes predict_proba evaluate "
     "evaluate_generator test_on_batch call __call__ export".split()
+)
+_ACTIVATIONS = frozenset(
+    "celu elu exponential gelu glu hard_shrink hard_sigmoid hard_silu hard_swish hard_tanh leaky_relu linear "
+    "log_sigmoid log_softmax mish relu relu6 selu sigmoid silu soft_shrink softmax softplus softsign "
+    "sparse_plus sparse_sigmoid sparsemax squareplus swish tanh tanh_shrink threshold".split()
 )
 #: Activations whose result cannot leave the range of float16, whatever they are given.
 _SQUASHING = frozenset("softmax sigmoid hard_sigmoid tanh log_softmax softsign".split())
@@ -659,28 +664,27 @@ class _Plan:
                     self.refuse(script, expr, "the loss is computed from tensors inside the model")
                 if value.kind == "mapping" and isinstance(value.node, ast.Dict):
                     todo.extend(value.node.values)
-                if (
-                    value.kind not in ("function", "method")
-                    or not isinstance(value.node, FUNCTIONS)
-                    or not value.script
-                ):
-                    continue
-                own = {id(n) for n in ast.walk(value.node)}
-                for name in ast.walk(value.node):
-                    if not isinstance(name, ast.Name | ast.Attribute) or not isinstance(name.ctx, ast.Load):
-                        continue
-                    for found in value.script.values(name):
-                        if (
-                            found.kind == "tensor"
-                            and id(found.node) not in own
-                            and (found.base is not None or found.keras == "layers.Input" or found.name == "operator")
-                        ):
-                            self.refuse(
-                                value.script,
-                                name,
-                                f"the loss or metric reads `{ast.unparse(name)}`, a tensor "
-                                "inside the model that would no longer be float32",
-                            )
+                if value.cls is not None and value.cls.script and value.cls.node is not None:
+                    self._reads_inside_code(value.cls.script, value.cls.node)
+                if value.kind in ("function", "method") and isinstance(value.node, FUNCTIONS) and value.script:
+                    self._reads_inside_code(value.script, value.node)
+
+    def _reads_inside_code(self, script: Script, code: ast.AST) -> None:
+        own = set(ast.walk(code))
+        for node in own:
+            if isinstance(node, ast.Call) and any(v.kind in ("layer", "model") for v in script.values(node.func)):
+                self.refuse(script, node, "the loss or metric computes with layers, which are no longer float32")
+            if not isinstance(node, ast.Name | ast.Attribute) or not isinstance(node.ctx, ast.Load):
+                continue
+            for found in script.values(node):
+                inside = found.base is not None or found.keras == "layers.Input" or found.name == "operator"
+                if is_output(found) or (found.kind == "tensor" and found.node not in own and inside):
+                    self.refuse(
+                        script,
+                        node,
+                        f"the loss or metric reads `{ast.unparse(node)}`, a tensor inside the model that would no "
+                        "longer be float32",
+                    )
 
     # -- layers and code -------------------------------------------------------------------------------------
 
@@ -694,6 +698,7 @@ class _Plan:
                 self.refuse(owner, call, f"what `{layer.name.rpartition('.')[2]}` does in low precision is not known")
             self._explicit(owner, call)
             self._numbers(owner, call, name)
+            self._registered(owner, call, name)
             if name == "Normalization" and built.model.cls is not None and built.model.kind == "model":
                 self.refuse(
                     owner,
@@ -734,6 +739,16 @@ class _Plan:
             "64" in str(v.literal if v.kind == "constant" else v.name) for v in owner.values(given)
         ):
             self.refuse(owner, call, f"the script sets a precision itself: `dtype={text}`")
+
+    def _registered(self, owner: Script, call: ast.Call, name: str) -> None:
+        """An activation that the script made known to Keras under a name: which function it is is not seen."""
+        given = [k.value for k in call.keywords if k.arg in ("activation", "recurrent_activation")]
+        if name == "Activation":
+            given += call.args[:1]
+        for expr in given:
+            value = owner.constant(expr)
+            if isinstance(value, str) and value.lower() not in _ACTIVATIONS:
+                self.refuse(owner, call, f"what the activation `{value}` computes is not seen")
 
     def _numbers(self, owner: Script, call: ast.Call, name: str) -> None:
         epsilon = owner.argument(call, "epsilon")

@@ -56,9 +56,7 @@ Select = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME,...", help="Only these codemods, whatever their level.", show_default=False),
 ]
-Ignore = Annotated[
-    list[str] | None, typer.Option(metavar="NAME,...", help="Not these codemods.", show_default=False)
-]
+Ignore = Annotated[list[str] | None, typer.Option(metavar="NAME,...", help="Not these codemods.", show_default=False)]
 AmpDtype = Annotated[
     str | None,
     typer.Option(
@@ -73,8 +71,7 @@ TargetName = Annotated[
         "--target",
         metavar="tf2.15|tf1.15|keras3|auto",
         show_default=False,
-        help="What the script will run on. [default: auto, from --python, requirement files, then "
-        "the script's idioms]",
+        help="What the script will run on. [default: auto, from --python, requirement files, then the script's idioms]",
     ),
 ]
 Python = Annotated[
@@ -209,9 +206,7 @@ def check(
     python: Python = None,
     format: Format = "text",
     jobs: Jobs = None,
-    quiet: Annotated[
-        bool, typer.Option("-q", "--quiet", help="No summary, only findings and errors.")
-    ] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No summary, only findings and errors.")] = False,
 ) -> None:
     """List what could be faster, and exit with 1 when there is something: for commit hooks and CI."""
     _is_stdin(paths)
@@ -268,9 +263,7 @@ def _asked(
     target: str | None,
 ) -> work.Asked:
     if amp_dtype not in (None, *AMP_DTYPES):
-        raise typer.BadParameter(
-            f"must be {' or '.join(AMP_DTYPES)}, not {amp_dtype!r}", param_hint="--amp-dtype"
-        )
+        raise typer.BadParameter(f"must be {' or '.join(AMP_DTYPES)}, not {amp_dtype!r}", param_hint="--amp-dtype")
     if target not in (None, "auto"):
         from .target import named
 
@@ -330,9 +323,7 @@ def _rewritten(
         if type(error).__name__ == "InterpreterError":
             raise typer.BadParameter(str(error), param_hint="--python") from None
         raise
-    return data, [
-        FileReport(path, "failed", error=error) if error else reports[path] for path, error in order.items()
-    ]
+    return data, [FileReport(path, "failed", error=error) if error else reports[path] for path, error in order.items()]
 
 
 @contextlib.contextmanager

@@ -49,14 +49,19 @@ _NEVER: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"print|Print|debugging\.print", _PRINTS),
         (r"strings\.\w+|as_string|string_\w+|regex_replace|substr|decode_raw", _TEXT),
         (r"lookup\..+|contrib\.lookup\..+", _TABLE),
-        (r"io\.(?!.*VarLen|.*FixedLen).+|read_file|write_file|image\.decode_\w+|audio\.decode_wav", _FILES),
+        (r"io\.(?!.*VarLen|.*FixedLen).+|read_file|write_file|image\.(de|en)code_\w+|audio\.(de|en)code_wav", _FILES),
+        (r"image\.(stateless_random|random|adjust)_jpeg_quality|image\.extract_jpeg_shape", _FILES),
         (r"summary\.\w+", "writes summaries"),
         (r"timestamp", "reads the clock"),
         (r"queue\.\w+", "uses a queue"),
-        (r"sparse\.(sparse_dense_matmul|to_dense|softmax|add|concat|reorder|reshape|reduce_\w+)", _NO_KERNEL),
+        (r"sparse\.(sparse_dense_matmul|softmax|add|concat|reorder|reshape|reduce_\w+|slice|fill_empty_rows|"
+         r"segment_\w+|bincount|cross\w*|transpose|maximum|minimum|split)", _NO_KERNEL),
         (r"unique_with_counts|math\.segment_\w+|segment_\w+", _RAGGED),
-        (r"image\.(crop_and_resize|combined_non_max_suppression)", _NO_KERNEL),
+        (r"ragged\.(constant|stack|range|boolean_mask)|RaggedTensor\.(to_tensor|from_\w+)", _RAGGED),
+        (r"image\.(crop_and_resize|combined_non_max_suppression|sample_distorted_bounding_box)", _NO_KERNEL),
+        (r"image\.non_max_suppression_(with_scores|overlaps)|sets\.\w+|fingerprint", _NO_KERNEL),
         (r"nn\.max_pool_with_argmax|edit_distance|histogram_fixed_width(_bins)?", _NO_KERNEL),
+        (r"nn\.(safe_)?embedding_lookup_sparse", _NO_KERNEL),
         (r"linalg\.det|compat\.v1\.nn\.ctc_loss|nn\.ctc_(beam_search|greedy)_decoder", _NO_KERNEL),
         (r"raw_ops\.(ImageProjective|String|Lookup|Decode|Read|Write|PyFunc|EagerPyFunc)\w*",
          _NO_KERNEL),
@@ -75,7 +80,7 @@ _SINCE: dict[str, Version] = {
 }  # fmt: skip
 #: Modules of TensorFlow whose operations compile, those in the tables above excepted.
 _MODULES = re.compile(
-    r"(math|nn|linalg|signal|random|bitwise|image|autodiff|types|dtypes|initializers|quantization|xla|"
+    r"(math|nn|linalg|signal|random|bitwise|image|autodiff|types|dtypes|initializers|xla|"
     r"experimental\.numpy|compat|keras|random\.experimental|autograph(\.experimental)?)\.\w+"
     r"|(Tensor|Variable|GradientTape|TensorShape|DType|TensorSpec|Module|function|constant|name_scope|"
     r"init_scope)"
@@ -87,7 +92,7 @@ _TOP = frozenset(
     "broadcast_dynamic_shape broadcast_static_shape broadcast_to case cast ceil clip_by_global_norm "
     "clip_by_norm clip_by_value complex concat cond constant constant_initializer control_dependencies "
     "convert_to_tensor cos cosh cumsum custom_gradient device divide dynamic_stitch einsum ensure_shape "
-    "equal erf exp expand_dims expm1 eye fill fingerprint floor foldl foldr gather gather_nd "
+    "equal erf exp expand_dims expm1 eye fill floor foldl foldr gather gather_nd "
     "get_static_value gradients grad_pass_through greater greater_equal group guarantee_const hessians "
     "identity identity_n image_gradients is_symbolic_tensor is_tensor less less_equal linspace log log1p "
     "log_sigmoid logical_and logical_not logical_or logical_xor lin_space map_fn matmul maximum meshgrid "
@@ -272,7 +277,8 @@ def _of_symbol(script: Script, call: ast.Call, name: str) -> Iterator[Obstacle]:
     line, spelled = script.position(call)[0], ast.unparse(call.func)
 
     def cannot(why: str) -> Obstacle:
-        return Obstacle(call, script, f"`{spelled}` (line {line}) {why}, which XLA cannot compile", True)
+        rest = "" if why == _NO_KERNEL else ", which XLA cannot compile"
+        return Obstacle(call, script, f"`{spelled}` (line {line}) {why}{rest}", True)
 
     path = catalog.keras_path(name)
     if path:

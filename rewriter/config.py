@@ -161,9 +161,7 @@ def _settings(table: dict[str, Any], folder: Path, file: str) -> Settings:
             case "per-file-ignores":
                 if not isinstance(value, dict):
                     raise fail(key, "must be a table of globs and lists of codemods")
-                found["per_file_ignores"] = tuple(
-                    (glob, names(f'{key} "{glob}"', off)) for glob, off in value.items()
-                )
+                found["per_file_ignores"] = tuple((glob, names(f'{key} "{glob}"', off)) for glob, off in value.items())
             case _:
                 keys = ("level", "select", "ignore", "target", "amp-dtype", "exclude", "per-file-ignores")
                 raise fail(key, f"unknown key{_nearest(key.replace('_', '-'), keys)}")

@@ -67,6 +67,7 @@ _CONFIG_PARAMETERS = frozenset(
 )
 #: Weights of Keras's layers, which are cast where a layer's `call` reads them.
 _WEIGHTS = frozenset("kernel bias embeddings gamma beta recurrent_kernel depthwise_kernel pointwise_kernel".split())
+_RECURRENT = frozenset("layers.LSTM layers.GRU layers.SimpleRNN layers.RNN layers.Bidirectional".split())
 _CONFIG_METHODS = frozenset(
     "build get_config from_config compute_output_shape compute_mask add_weight set_weights get_weights".split()
 )
@@ -136,11 +137,18 @@ class Precision:
                 symbolic.augment(operator.script, operator.node)
             else:
                 symbolic.of(operator.script, operator.node)
+        for tensor in self.structure.calls:
+            if tensor.script and isinstance(tensor.node, ast.Call) and not _in_class(tensor.script, tensor.node):
+                symbolic.of(tensor.script, tensor.node)
         for code in self.structure.code:
             self._code(code)
         return list(self.troubles.values())
 
     def _code(self, code: Code) -> None:
+        if getattr(code.node, "name", "") == "get_initial_state" and code.owner is not None:
+            if _Frame(self, {}, code.owner, 0).run(code.script, code.node) & FULL:
+                self.note(code.script, code.node, "the initial state is float32, and the state of a step is not")
+            return
         if code.role == "method" and not self._is_run_by_keras(code):
             return
         layer = code.layer
@@ -408,8 +416,7 @@ class _Frame:
     def _called(self, script: Script, node: ast.Call, callee: Value, given: list[ast.expr]) -> Kinds:
         match callee.kind:
             case "layer":
-                for expr in given:
-                    self.of(script, expr)
+                self._extra_inputs(script, node, callee)
                 return self.model.of_layer(callee)
             case "model":
                 return LOW
@@ -436,6 +443,21 @@ class _Frame:
         if isinstance(node.func, ast.Subscript):
             return LOW if together else FREE
         return together
+
+    def _extra_inputs(self, script: Script, node: ast.Call, layer: Value) -> None:
+        """Keras 2 casts only the first argument of a layer's call."""
+        for expr in node.args[:1]:
+            self.of(script, expr)
+        extra = [*node.args[1:], *(k.value for k in node.keywords if k.arg not in _CONFIG_PARAMETERS)]
+        own = layer.cls is not None or (layer.keras in _RECURRENT and not self.symbolic)
+        for expr in extra:
+            if self.of(script, expr) & FULL and own and self.model.keras2 and self.model.of_layer(layer) & LOW:
+                self.model.note(
+                    script,
+                    expr,
+                    f"a float32 tensor{_named(script, expr)} is not cast: Keras 2 casts only the first "
+                    "argument of a layer",
+                )
 
     def _function(self, script: Script, node: ast.Call, callee: Value) -> Kinds:
         function, owner = callee.node, callee.script
@@ -486,6 +508,8 @@ class _Frame:
             if target is None:
                 self.model.note(script, node, "the type that is cast to cannot be followed")
                 return together
+            if wanted is not None and _is_written_half(script, wanted):
+                self.model.note(script, node, f"`{ast.unparse(wanted)}` is written out")
             return target
         if last in _MAKERS or short.startswith("random.") or (path.startswith("random.") and last != "SeedGenerator"):
             return self._made(script, node, last, short, dtype)
@@ -539,6 +563,8 @@ class _Frame:
         if dtype is None and position is not None and len(node.args) > position:
             dtype = node.args[position]
         if dtype is not None:
+            if _is_written_half(script, dtype):
+                self.model.note(script, node, f"`{ast.unparse(dtype)}` is written out")
             explicit = of_dtype(script, dtype, lambda e: self.of(script, e))
             return FULL if explicit is None else explicit
         if last in ("constant", "Variable", "convert_to_tensor", "fill", "variable"):
@@ -552,6 +578,14 @@ class _Frame:
             ):
                 return FREE
         return FULL
+
+
+def _is_written_half(script: Script, dtype: ast.expr) -> bool:
+    return any(
+        str(v.literal if v.kind == "constant" else v.name).endswith(("float16", "half"))
+        for v in script.values(dtype)
+        if v.kind in ("constant", "symbol")
+    )
 
 
 def _only_integers(script: Script, node: ast.expr) -> bool:

@@ -82,9 +82,7 @@ _IMPORT = re.compile(
     re.MULTILINE,
 )
 #: What a file does to a model or a dataset that it got from elsewhere.
-_CONCERNED = re.compile(
-    rb"\.(?:compile|fit|fit_generator|train_on_batch|map|batch|shuffle|interleave|prefetch)\("
-)
+_CONCERNED = re.compile(rb"\.(?:compile|fit|fit_generator|train_on_batch|map|batch|shuffle|interleave|prefetch)\(")
 
 
 def groups(data: Mapping[Path, bytes]) -> list[list[Path]]:
@@ -101,9 +99,7 @@ def groups(data: Mapping[Path, bytes]) -> list[list[Path]]:
         return path
 
     folders = {path.parent for path in data}
-    imports = (
-        {path: list(_imports(path, d, data, folders)) for path, d in data.items()} if len(data) > 1 else {}
-    )
+    imports = {path: list(_imports(path, d, data, folders)) for path, d in data.items()} if len(data) > 1 else {}
     for path in concerned:
         todo, seen = list(imports.get(path, ())), {path}
         while todo:

@@ -108,8 +108,7 @@ def which_keras(sources: Sequence[Source]) -> Evidence:
     """Whether scripts use `keras` or `tf.keras`, where the one is Keras 3 and the other Keras 2."""
     own = any(re.search(r"^\s*(?:import|from)\s+keras\b", s.text, re.MULTILINE) for s in sources)
     inside = any(
-        re.search(r"\btf\.keras\b|\btensorflow\.keras\b|from tensorflow import.*\bkeras\b", s.text)
-        for s in sources
+        re.search(r"\btf\.keras\b|\btensorflow\.keras\b|from tensorflow import.*\bkeras\b", s.text) for s in sources
     )
     if own == inside:
         return Evidence()
@@ -129,11 +128,7 @@ def _says(evidence: Evidence) -> str:
         return "is gone after TensorFlow {}.{}".format(*evidence.highest)
     if evidence.keras_version:
         return "needs Keras {}.{}".format(*evidence.keras_version)
-    return (
-        "needs TensorFlow {}.{}".format(*evidence.lowest)
-        if evidence.lowest
-        else f"means Keras {evidence.keras}"
-    )
+    return "needs TensorFlow {}.{}".format(*evidence.lowest) if evidence.lowest else f"means Keras {evidence.keras}"
 
 
 def _found(source: Source) -> Iterator[tuple[Evidence, str, int]]:
@@ -182,9 +177,7 @@ def _at(node: ast.AST, names: dict[str, str]) -> Iterator[tuple[Evidence, str]]:
             yield from _call(node, names)
         case ast.Constant(value=str(value)) if value.endswith(".keras") and value != ".keras":
             yield Evidence((2, 12)), f"the file format of {value!r}"
-        case ast.Assign(
-            targets=[ast.Subscript(slice=ast.Constant(value=str(name)))], value=ast.Constant(value=value)
-        ):
+        case ast.Assign(targets=[ast.Subscript(slice=ast.Constant(value=str(name)))], value=ast.Constant(value=value)):
             yield from _environment(name, value)
 
 

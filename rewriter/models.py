@@ -181,16 +181,12 @@ class _Reader:
                 if value.kind == "model":
                     _merge(built, self.read(value), tails=True)
                 else:
-                    built.unseen.append(
-                        Unseen("the model that is cloned cannot be followed", call, script, True)
-                    )
+                    built.unseen.append(Unseen("the model that is cloned cannot be followed", call, script, True))
         elif path == "layers." + path[7:] and model.kind == "layer":
             built.layers.append(model)
             built.tails.append((model,))
         else:
-            what = (
-                "is loaded from a file" if "load" in path or "json" in path else f"is made by `{model.name}`"
-            )
+            what = "is loaded from a file" if "load" in path or "json" in path else f"is made by `{model.name}`"
             built.models.append(model)
             built.unseen.append(Unseen(f"the model {what}", call, script, True))
 
@@ -199,9 +195,7 @@ class _Reader:
     def _functional(self, built: Structure, script: Script, call: ast.AST, outputs: ast.expr | None) -> None:
         if outputs is None:
             built.unseen.append(
-                Unseen(
-                    "the outputs of the model are not given in a way that can be followed", call, script, True
-                )
+                Unseen("the outputs of the model are not given in a way that can be followed", call, script, True)
             )
             return
         self._graph(built, script, outputs)
@@ -295,15 +289,9 @@ class _Reader:
                         self._part(built, v, expr, script)
                     elif v.kind in ("function", "method") and isinstance(v.node, Function) and v.script:
                         role = "lambda" if layer.keras == "layers.Lambda" else "activation"
-                        if not name.endswith(
-                            ("initializer", "constraint", "kernel_regularizer", "bias_regularizer")
-                        ):
+                        if not name.endswith(("initializer", "constraint", "kernel_regularizer", "bias_regularizer")):
                             built.code.append(Code(v.script, v.node, role, layer))
-                    elif (
-                        v.kind == "unknown"
-                        and layer.keras in _WRAPPERS
-                        and (not name or name in ("layer", "cell"))
-                    ):
+                    elif v.kind == "unknown" and layer.keras in _WRAPPERS and (not name or name in ("layer", "cell")):
                         built.unseen.append(Unseen("the wrapped layer cannot be followed", expr, script))
 
     # -- where outputs are made ------------------------------------------------------------------------------
@@ -392,13 +380,9 @@ class _Reader:
             tails = self._path_tails(built, path[::-1], call, script)
             built.tails.extend(tails)
             ends = max((len(t) for t in tails), default=0)
-            built.hidden |= {
-                v.node for item in path[: max(0, len(path) - ends)] for v in item.values if v.node
-            }
+            built.hidden |= {v.node for item in path[: max(0, len(path) - ends)] for v in item.values if v.node}
 
-    def _path_tails(
-        self, built: Structure, path: _Path, call: ast.AST, script: Script
-    ) -> list[tuple[Value, ...]]:
+    def _path_tails(self, built: Structure, path: _Path, call: ast.AST, script: Script) -> list[tuple[Value, ...]]:
         """Last values of a chain of layers that is given last layer first."""
         if not path:
             built.unseen.append(Unseen("no layers are seen in the model", call, script, True))
@@ -439,9 +423,7 @@ class _Reader:
                         self._part(built, value, call, script)
         call_method = owner.method(cls.node, "call") or owner.method(cls.node, "__call__")
         for base in owner.bases(cls.node):
-            if base.kind == "symbol" and not (
-                base.keras or base.name in ("builtins.object", "tensorflow.Module")
-            ):
+            if base.kind == "symbol" and not (base.keras or base.name in ("builtins.object", "tensorflow.Module")):
                 built.unseen.append(
                     Unseen(f"`{cls.name}` derives from `{base.name}`", cls.node, owner, call_method is None)
                 )
@@ -465,11 +447,7 @@ class _Reader:
         if initializer is not None and bases & {"models.Model", "models.Sequential"}:
             script, function = initializer
             for node in own_nodes(function):
-                if (
-                    isinstance(node, ast.Call)
-                    and isinstance(node.func, ast.Attribute)
-                    and node.func.attr == "__init__"
-                ):
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "__init__":
                     if "models.Sequential" in bases:
                         layers = script.bind(node, "Sequential").get("layers")
                         self._sequential(built, script, node, layers)
@@ -489,9 +467,7 @@ class _Reader:
             and id(call_method) not in own
             and not any(name in owner.methods(cls.node) for name in ("train_step", "compute_loss"))
         ):
-            built.unseen.append(
-                Unseen(f"`{cls.name}` has no `call` method that can be read", cls.node, owner, True)
-            )
+            built.unseen.append(Unseen(f"`{cls.name}` has no `call` method that can be read", cls.node, owner, True))
 
 
 _WRAPPERS = frozenset(
@@ -541,9 +517,7 @@ def elements(script: Script, node: ast.expr, depth: int = 0) -> list[Item] | Non
             return elements(script, node.left, depth + 1) or elements(script, node.right, depth + 1)
         case ast.ListComp() | ast.GeneratorExp():
             return [Item(script.values(node.elt), node.elt, script)] * 2
-        case ast.Call() if (
-            script.called(node) in ("builtins.list", "builtins.tuple", "builtins.filter") and node.args
-        ):
+        case ast.Call() if script.called(node) in ("builtins.list", "builtins.tuple", "builtins.filter") and node.args:
             return elements(script, node.args[-1], depth + 1)
         case ast.Constant(value=None):
             return []
@@ -585,9 +559,7 @@ class _Additions:
     def __init__(self, script: Script, call: ast.Call, start: _Path) -> None:
         self.script, self.call, self.start = script, call, start[-_MAX_TAIL:]
         self.uses = {e: s for s, e in script.flow(call)}
-        if (
-            isinstance(call.func, ast.Attribute) and call.func.attr == "__init__"
-        ):  # `super().__init__()` of a subclass
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "__init__":  # `super().__init__()` of a subclass
             function = script.function_of(call)
             if isinstance(function, ast.FunctionDef) and function.args.args:
                 name = function.args.args[0].arg
@@ -629,9 +601,7 @@ class _Additions:
         self.active.pop()
         return ends
 
-    def _block(
-        self, script: Script, body: list[ast.stmt], states: set[_Path], ends: set[_Path]
-    ) -> set[_Path]:
+    def _block(self, script: Script, body: list[ast.stmt], states: set[_Path], ends: set[_Path]) -> set[_Path]:
         for statement in body:
             states = self._statement(script, statement, states, ends)
             if len(states) > _MAX_PATHS:
@@ -643,9 +613,7 @@ class _Additions:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 return states
             case ast.If():
-                return self._block(script, node.body, states, ends) | self._block(
-                    script, node.orelse, states, ends
-                )
+                return self._block(script, node.body, states, ends) | self._block(script, node.orelse, states, ends)
             case ast.For() | ast.AsyncFor() | ast.While():
                 once = self._block(script, node.body, states, ends)
                 twice = self._block(script, node.body, once, ends)
@@ -658,9 +626,7 @@ class _Additions:
                 states = self._block(script, node.body, states, ends)
                 failed = [self._block(script, h.body, states, ends) for h in node.handlers]
                 states = states.union(*failed)
-                return self._block(
-                    script, node.finalbody, self._block(script, node.orelse, states, ends), ends
-                )
+                return self._block(script, node.finalbody, self._block(script, node.orelse, states, ends), ends)
             case ast.Match():
                 return states.union(*(self._block(script, c.body, states, ends) for c in node.cases))
         states = self._events(script, node, states)
@@ -689,11 +655,7 @@ class _Additions:
     def _change(self, script: Script, use: ast.AST) -> _Change | None:
         attribute = script.parents.get(use)
         call = script.parents.get(attribute) if isinstance(attribute, ast.Attribute) else None
-        if (
-            not isinstance(attribute, ast.Attribute)
-            or not isinstance(call, ast.Call)
-            or call.func is not attribute
-        ):
+        if not isinstance(attribute, ast.Attribute) or not isinstance(call, ast.Call) or call.func is not attribute:
             return None
         if attribute.attr == "add":
             argument = call.args[0] if call.args else script.argument(call, "layer")

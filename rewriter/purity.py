@@ -61,7 +61,7 @@ _PYTHON = frozenset(
 _PRINTS = frozenset({"print", "Print", "debugging.print"})
 _WRITES = re.compile(
     r"(assign\w*|scatter_(add|sub|update|mul|div|min|max|nd_add|nd_sub|nd_update)|io\.write_\w+|write_file"
-    r"|summary\.\w+|contrib\.summary\.\w+|count_up_to|io\.gfile\.(?!exists|join|glob)\w+)$")
+    r"|summary\.\w+|contrib\.summary\.\w+|count_up_to)$")
 #: Objects with a state that operations change.
 _STATEFUL = re.compile(
     r"(Variable|get_variable|lookup\.(experimental\.)?(Mutable|Dense)HashTable|contrib\.lookup\.Mutable\w+"

@@ -99,9 +99,7 @@ def of_result(result: Result, together: tuple[Path, ...] = ()) -> FileReport:
     for fix in result.applied:
         touched = [op for op in opcodes if any(_touches(op, *lines) for lines in fix.lines)]
         old, new = (
-            (_snippet(touched, before, old=True), _snippet(touched, after, old=False))
-            if touched
-            else (None, None)
+            (_snippet(touched, before, old=True), _snippet(touched, after, old=False)) if touched else (None, None)
         )
         report.applied.append(Change(fix.codemod, fix.line, fix.column, fix.message, fix.hardware, old, new))
     report.applied.sort(key=lambda c: (c.line, c.column))
@@ -130,15 +128,11 @@ def _opcodes(before: list[bytes], after: list[bytes]) -> list[Opcode]:
     old, new = before[start : len(before) - end], after[start : len(after) - end]
     matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
     return [
-        (tag, a + start, b + start, c + start, d + start)
-        for tag, a, b, c, d in matcher.get_opcodes()
-        if tag != "equal"
+        (tag, a + start, b + start, c + start, d + start) for tag, a, b, c, d in matcher.get_opcodes() if tag != "equal"
     ]
 
 
-def unified_diff(
-    before: list[bytes], after: list[bytes], opcodes: list[Opcode], path: Path, context: int = 3
-) -> bytes:
+def unified_diff(before: list[bytes], after: list[bytes], opcodes: list[Opcode], path: Path, context: int = 3) -> bytes:
     """A diff that `patch -p0` applies, byte for byte; empty where nothing differs."""
     if not opcodes:
         return b""

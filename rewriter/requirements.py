@@ -135,9 +135,7 @@ def of_folder(folder: Path) -> Evidence | None:
                 return evidence
             found.append(evidence)
     further = [
-        e
-        for name in sorted(names.difference(_MAIN))
-        if _FURTHER.fullmatch(name) and (e := _of_file(folder / name))
+        e for name in sorted(names.difference(_MAIN)) if _FURTHER.fullmatch(name) and (e := _of_file(folder / name))
     ]
     if informed := [e for e in further if e.says_version]:
         return _either(informed)

@@ -306,7 +306,7 @@ class Names:
                 return self._try(node, scope, env)
             case ast.Match():
                 self._expression(node.subject, scope, env)
-                after: Env | None = dict(env)
+                after = dict(env)
                 for match_case in node.cases:
                     start = self._later([match_case.pattern], env, scope)
                     if match_case.guard:

@@ -83,8 +83,7 @@ class Evidence:
     def contradicts(self, other: Evidence) -> bool:
         lowest, highest = self._bounds_with(other)
         return bool(
-            (lowest and highest and lowest > highest)
-            or (self.keras and other.keras and self.keras != other.keras)
+            (lowest and highest and lowest > highest) or (self.keras and other.keras and self.keras != other.keras)
         )
 
     def narrowed(self, other: Evidence) -> Evidence:

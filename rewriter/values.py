@@ -74,7 +74,9 @@ _OPERATORS = {
 }
 _KEEP_LENGTH = frozenset("astype copy clip round".split())
 _NUMPY_SHAPED = frozenset("zeros ones empty full random.rand random.randn random.random random.uniform random.normal "
-                          "random.randint random.random_sample random.standard_normal".split())
+                          "random.randint random.integers random.random_sample random.standard_normal".split())
+#: What draws arrays: `rng = np.random.default_rng(0)`.
+_NUMPY_DRAWS = frozenset({"numpy.random.RandomState", "numpy.random.default_rng", "numpy.random.Generator"})
 
 
 #: Methods that change the length of a list.
@@ -530,6 +532,8 @@ class Evaluator:
                 if attr.startswith("flow"):
                     return (Value("loader", *here, f"{base.name}.{attr}", base=base),)
             case "array":
+                if base.name in _NUMPY_DRAWS:
+                    return (self._numpy(f"random.{attr}", node),)
                 if attr in _KEEP_LENGTH:
                     return (replace(base, node=node),)
                 if attr == "reshape" and node.args:

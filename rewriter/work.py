@@ -195,9 +195,7 @@ def process(job: Job) -> list[FileReport]:
     from .engine import rewrite
     from .report import of_result
 
-    reports = [
-        _failed(path, error) for path, content in job.data.items() if (error := _bad_comment(path, content))
-    ]
+    reports = [_failed(path, error) for path, content in job.data.items() if (error := _bad_comment(path, content))]
     data = {path: content for path, content in job.data.items() if all(path != r.path for r in reports)}
     try:
         results = rewrite(list(data), job.options, _Together(job.detector, data), data)

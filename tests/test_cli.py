@@ -41,10 +41,7 @@ class TestCommands:
     def test_help_and_version(self, tmp_path: Path) -> None:
         done = tfboost("--help", cwd=tmp_path)
         assert done.returncode == 0
-        assert all(
-            word in done.stdout
-            for word in (b"rewrite", b"diff", b"check", b"list", b"explain", b"Exit codes")
-        )
+        assert all(word in done.stdout for word in (b"rewrite", b"diff", b"check", b"list", b"explain", b"Exit codes"))
         assert tfboost("--version", cwd=tmp_path).stdout.startswith(b"tfboost ")
         assert b"-O, --level 1|2|3" in tfboost("rewrite", "-h", cwd=tmp_path).stdout
 
@@ -99,9 +96,7 @@ class TestCommands:
         counts = []
         for option in (["-O1"], ["-O", "2"], [], ["--level", "3"]):
             done = tfboost("rewrite", "a.py", *option, "--target", "tf2.15", "--format", "json", cwd=tmp_path)
-            counts.append(
-                [registry()[c["codemod"]].level for c in json.loads(done.stdout)["files"][0]["applied"]]
-            )
+            counts.append([registry()[c["codemod"]].level for c in json.loads(done.stdout)["files"][0]["applied"]])
         assert max(counts[0]) == 1
         assert max(counts[1]) == 2
         assert counts[1] == counts[2]
@@ -150,10 +145,7 @@ class TestRewrite:
         for _ in range(2):  # the folder lies below what is read: its own output is not taken again
             assert tfboost("rewrite", *PREFETCH, "src", "-o", "src/out", cwd=tmp_path).returncode == 0
             assert snapshot(tmp_path / "src/out") == {"a.py": FAST, "plain.py": PLAIN, "sub/a.py": FAST}
-        assert (
-            tfboost("rewrite", *PREFETCH, "src/a.py", "src/sub/a.py", "-o", "two", cwd=tmp_path).returncode
-            == 0
-        )
+        assert tfboost("rewrite", *PREFETCH, "src/a.py", "src/sub/a.py", "-o", "two", cwd=tmp_path).returncode == 0
         assert snapshot(tmp_path / "two") == {"a.py": FAST, "sub/a.py": FAST}
         (tmp_path / "three").mkdir()
         assert tfboost("rewrite", *PREFETCH, "src/a.py", "-o", "three", cwd=tmp_path).returncode == 0
@@ -199,9 +191,7 @@ class TestRewrite:
         done = tfboost("rewrite", "-", cwd=tmp_path, stdin=BROKEN)
         assert (done.returncode, done.stdout) == (2, b"")
         assert done.stderr.startswith(b"<stdin>:2:5: cannot be parsed: ")
-        assert tfboost("check", *PREFETCH, "-", cwd=tmp_path, stdin=SCRIPT).stdout.startswith(
-            b"<stdin>:3:6: prefetch "
-        )
+        assert tfboost("check", *PREFETCH, "-", cwd=tmp_path, stdin=SCRIPT).stdout.startswith(b"<stdin>:3:6: prefetch ")
 
     def test_to_standard_output(self, tmp_path: Path) -> None:
         tree(tmp_path, a=SCRIPT)
@@ -262,18 +252,13 @@ class TestDiff:
     def test_stdin(self, tmp_path: Path) -> None:
         tree(tmp_path, a=SCRIPT)
         done = tfboost("diff", *PREFETCH, "-", cwd=tmp_path, stdin=SCRIPT)
-        subprocess.run(
-            ["patch", "-p0", "a.py"], input=done.stdout, cwd=tmp_path, check=True, capture_output=True
-        )
+        subprocess.run(["patch", "-p0", "a.py"], input=done.stdout, cwd=tmp_path, check=True, capture_output=True)
         assert snapshot(tmp_path) == {"a.py": FAST}
 
     def test_colours(self, tmp_path: Path) -> None:
         tree(tmp_path, a=SCRIPT)
         assert b"\x1b" not in tfboost("diff", *PREFETCH, "a.py", cwd=tmp_path).stdout
-        assert (
-            b"\x1b[32m+ds = "
-            in tfboost("diff", *PREFETCH, "a.py", cwd=tmp_path, env={"FORCE_COLOR": "1"}).stdout
-        )
+        assert b"\x1b[32m+ds = " in tfboost("diff", *PREFETCH, "a.py", cwd=tmp_path, env={"FORCE_COLOR": "1"}).stdout
 
     @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
     @pytest.mark.parametrize(("variable", "expected"), [("LANG", True), ("NO_COLOR", False)])
@@ -375,9 +360,7 @@ class TestBadInput:
 
     def test_paths_that_are_not_there(self, tmp_path: Path) -> None:
         tree(tmp_path, a=SCRIPT)
-        done = tfboost(
-            "rewrite", "--in-place", "-q", *PREFETCH, "no.py", "a.py", "x" * 300 + ".py", cwd=tmp_path
-        )
+        done = tfboost("rewrite", "--in-place", "-q", *PREFETCH, "no.py", "a.py", "x" * 300 + ".py", cwd=tmp_path)
         assert done.returncode == 2
         assert done.stderr.decode().splitlines()[0] == "no.py: cannot be read: No such file or directory"
         assert "x.py: cannot be read: File name too long" in done.stderr.decode().splitlines()[1]
@@ -449,9 +432,7 @@ class TestBadInput:
             "closed/c.py": SCRIPT,
             "secret.py": SCRIPT,
         }
-        done = tfboost(
-            "rewrite", "-q", *PREFETCH, "b.py", "-o", "closed/new/b.py", cwd=tmp_path, as_mortal=True
-        )
+        done = tfboost("rewrite", "-q", *PREFETCH, "b.py", "-o", "closed/new/b.py", cwd=tmp_path, as_mortal=True)
         assert (done.returncode, done.stderr) == (
             2,
             b"closed/new/b.py: cannot be written: Permission denied\n",
@@ -550,9 +531,7 @@ class TestGroups:
         ]
 
     def test_through_a_file_that_passes_names_on(self) -> None:
-        assert self.groups(a=self.TF + b"import pkg\n", pkg=b"from model import *\n", model=self.TF) == [
-            {"a", "model"}
-        ]
+        assert self.groups(a=self.TF + b"import pkg\n", pkg=b"from model import *\n", model=self.TF) == [{"a", "model"}]
 
     def test_main_that_only_fits(self) -> None:
         assert self.groups(main=b"import model\n" + self.FIT, model=self.TF) == [{"main", "model"}]
@@ -598,9 +577,7 @@ class TestWorkers:
         assert [run.returncode for run in runs] == [2, 2]
 
     @pytest.mark.skipif(sys.platform != "linux", reason="patches what forked workers inherit")
-    def test_a_worker_that_dies_takes_nobody_along(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_worker_that_dies_takes_nobody_along(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         whole = work.process
 
         def process(job: work.Job) -> list[work.FileReport]:

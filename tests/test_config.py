@@ -115,8 +115,10 @@ def test_globs(tmp_path: Path, pattern: str, path: str, expected: bool) -> None:
 
 
 def test_paths_outside_the_folder_match_by_name_only(tmp_path: Path) -> None:
-    here = Settings(tmp_path / "a", exclude=("b/*",))
+    here = Settings(tmp_path / "a", exclude=("*/x.py", "y.py"))
+    assert here.excludes(tmp_path / "a" / "b" / "x.py")
     assert not here.excludes(tmp_path / "b" / "x.py")
+    assert here.excludes(tmp_path / "b" / "y.py")
 
 
 @pytest.mark.parametrize(
@@ -133,18 +135,17 @@ def test_names(name: str, message: str) -> None:
 
 def test_names_in_comments() -> None:
     text = "x = 1  # noqa  # tfboost: ignore[a,  bc ]\ns = '# tfboost: ignore[no]'\n# tfboost: ignore\n"
-    assert [
-        text.split("\n")[line - 1][column - 1 :][: len(name)] for line, column, name in ignored_names(text)
-    ] == ["a", "bc"]
+    assert [text.split("\n")[line - 1][column - 1 :][: len(name)] for line, column, name in ignored_names(text)] == [
+        "a",
+        "bc",
+    ]
 
 
 class TestFollowed:
     """Through the command line."""
 
     def test_options_win(self, tmp_path: Path) -> None:
-        settings(
-            tmp_path, "[tool.tfboost]\nignore = ['prefetch']\nselect = ['prefetch']\ntarget = 'tf2.15'\n"
-        )
+        settings(tmp_path, "[tool.tfboost]\nignore = ['prefetch']\nselect = ['prefetch']\ntarget = 'tf2.15'\n")
         (tmp_path / "a.py").write_bytes(SCRIPT)
         assert tfboost("check", "a.py", cwd=tmp_path).returncode == 0
         done = tfboost("check", "a.py", "--ignore", "loader-workers", cwd=tmp_path)
@@ -168,9 +169,7 @@ class TestFollowed:
         assert [line.split(b":")[0] for line in done.stdout.splitlines()] == [b"b.py", b"old/c.py"]
 
     def test_per_file_ignores_and_different_tables(self, tmp_path: Path) -> None:
-        settings(
-            tmp_path, "[tool.tfboost]\nselect = ['prefetch']\nper-file-ignores = {'b.py' = ['prefetch']}\n"
-        )
+        settings(tmp_path, "[tool.tfboost]\nselect = ['prefetch']\nper-file-ignores = {'b.py' = ['prefetch']}\n")
         (tmp_path / "sub").mkdir()
         settings(tmp_path / "sub", "[tool.tfboost]\nselect = ['loader-workers']\n")
         for name in ("a.py", "b.py", "sub/c.py"):
@@ -184,10 +183,7 @@ class TestFollowed:
         (tmp_path / "a.py").write_bytes(SCRIPT)
         done = tfboost("rewrite", "--in-place", "a.py", cwd=tmp_path)
         assert done.returncode == 2
-        assert (
-            done.stderr.decode()
-            == "pyproject.toml: [tool.tfboost] levl: unknown key; did you mean `level`?\n"
-        )
+        assert done.stderr.decode() == "pyproject.toml: [tool.tfboost] levl: unknown key; did you mean `level`?\n"
         assert (tmp_path / "a.py").read_bytes() == SCRIPT
 
     def test_ignore_comments(self, tmp_path: Path) -> None:

@@ -82,9 +82,7 @@ def test_diff_applies(before: list[bytes], after: list[bytes], cut_before: bool,
 def _apply(old: bytes, text: bytes) -> bytes:
     source, result, at = old.split(b"\n"), [], 0
     source = [line + b"\n" for line in source[:-1]] + ([source[-1]] if source[-1] else [])
-    marked = (
-        text.replace(b"\n\\ No newline at end of file\n", b"").split(b"\n") if b"\\ No" not in text else None
-    )
+    marked = text.replace(b"\n\\ No newline at end of file\n", b"").split(b"\n") if b"\\ No" not in text else None
     rows = marked if marked is not None else _joined(text)
     rows = [row if row.endswith(b"\n") or marked is None else row + b"\n" for row in rows if row]
     for row in rows[2:]:
@@ -260,14 +258,10 @@ nothing was written: -o OUT writes the result elsewhere, --in-place changes the 
 
 def test_text_of_several_files_groups_reasons() -> None:
     reports = [
-        FileReport(
-            Path(f"{n}.py"), "unchanged", TARGET, refused=[Refused("xla", n, 1, "strings", "split it")]
-        )
+        FileReport(Path(f"{n}.py"), "unchanged", TARGET, refused=[Refused("xla", n, 1, "strings", "split it")])
         for n in range(1, 6)
     ]
-    text = as_text(
-        [*reports, FileReport(Path("x.py"), "failed", error=SourceError("x.py", "no"))], preview=False
-    )
+    text = as_text([*reports, FileReport(Path("x.py"), "failed", error=SourceError("x.py", "no"))], preview=False)
     assert text.endswith("""
 nothing to change in 5 files
 not applied: xla (5)

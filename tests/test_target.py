@@ -304,17 +304,13 @@ class TestInterpreter:
         assert str(python) in target.why
         assert environment == "tf115" or target.cpu  # tensorflow-cpu is installed there
 
-    def test_what_lies_in_the_working_folder_is_not_run(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_what_lies_in_the_working_folder_is_not_run(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "os.py").write_text("raise SystemExit('ran')")
         (tmp_path / "tensorflow-9.9.dist-info").mkdir()
         monkeypatch.chdir(tmp_path)
         assert of_interpreter(sys.executable).lowest is None
 
-    @pytest.mark.parametrize(
-        ("python", "message"), [("/no/such/python", "cannot be run"), ("false", "not a Python")]
-    )
+    @pytest.mark.parametrize(("python", "message"), [("/no/such/python", "cannot be run"), ("false", "not a Python")])
     def test_not_an_interpreter(self, python: str, message: str) -> None:
         with pytest.raises(InterpreterError, match=message):
             of_interpreter(python)
@@ -323,10 +319,29 @@ class TestInterpreter:
         evidence = _of_packages({"tensorflow-cpu": "2.15.1", "keras": "3.0.5"}, "py")
         assert detect("import keras\nkeras.Model()", interpreter=evidence).keras == 3
         assert detect("import tensorflow as tf\ntf.keras.Model()", interpreter=evidence).keras == 2
-        assert (
-            detect("import tensorflow as tf\nimport keras\ntf.keras.Model()", interpreter=evidence).keras
-            is None
-        )
+        assert detect("import tensorflow as tf\nimport keras\ntf.keras.Model()", interpreter=evidence).keras is None
+
+    @pytest.mark.skipif(sys.platform == "win32", reason="a shell script stands for nvidia-smi")
+    @pytest.mark.parametrize(
+        ("answer", "expected"),
+        [
+            ("echo 8.0; echo 9.0", (False, True)),
+            ("echo 7.5; echo 8.6", (False, False)),
+            ("exit 9", (False, False)),
+            ("echo '[N/A]'", (False, False)),
+        ],
+    )
+    def test_gpus(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, expected: tuple[bool, bool]
+    ) -> None:
+        (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{answer}\n")
+        (tmp_path / "nvidia-smi").chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+        evidence = _of_packages({"tensorflow": "2.15.1"}, "py")
+        assert (evidence.cpu, evidence.ampere) == expected
+        target = detect(interpreter=evidence)
+        assert (target.cpu, target.ampere) == expected
+        assert _of_packages({"tensorflow-cpu": "2.15.1"}, "py").cpu
 
     def test_vendor_builds(self) -> None:
         evidence = _of_packages({"nvidia-tensorflow": "1.15.5+nv22.12"}, "py")
@@ -342,8 +357,7 @@ def test_known_names_are_where_the_table_says(environment: str) -> None:
     major, minor = VERSIONS[environment].split(".")[:2]
     version = (int(major), int(minor))
     names = {
-        name: name.replace("keras", "tensorflow.keras", 1) if name.startswith("keras") else name
-        for name in _KNOWN
+        name: name.replace("keras", "tensorflow.keras", 1) if name.startswith("keras") else name for name in _KNOWN
     }
     probe = textwrap.dedent(f"""
         import importlib
@@ -365,8 +379,7 @@ def test_known_names_are_where_the_table_says(environment: str) -> None:
     wrong = [
         name
         for name, spelled in names.items()
-        if spelled in there
-        and not (_KNOWN[name].lowest or version) <= version <= (_KNOWN[name].highest or version)
+        if spelled in there and not (_KNOWN[name].lowest or version) <= version <= (_KNOWN[name].highest or version)
     ]
     if environment == "tf221":
         wrong.remove("keras.optimizers.legacy")  # is there, and every class in it raises ImportError

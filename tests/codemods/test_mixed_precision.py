@@ -696,6 +696,62 @@ def vae_loss(t, p):
 model.compile("adam", loss=vae_loss)""",
         "reads `z`",
     ),
+    "a loss class that reads a hidden tensor": (
+        """
+inputs = Input((4,))
+z = layers.Dense(2)(inputs)
+model = Model(inputs, layers.Dense(1)(z))
+
+
+class Own(tf.keras.losses.Loss):
+    def call(self, t, p):
+        return tf.reduce_mean(t - p) + tf.reduce_sum(z)
+
+
+model.compile("adam", loss=Own())""",
+        "reads `z`",
+    ),
+    "a perceptual loss": (
+        """
+vgg = tf.keras.applications.VGG16(include_top=False)
+model = Sequential([layers.Conv2D(8, 3), layers.Conv2D(3, 3)])
+model.compile("adam", loss=lambda t, p: tf.reduce_mean(vgg(t) - vgg(p)))""",
+        "computes with layers",
+    ),
+    "an activation by a name of its own": (
+        "model = Sequential([layers.Dense(8, activation='own'), layers.Dense(1)])",
+        "activation `own`",
+    ),
+    "a written out float16": (
+        "model = Sequential([layers.Lambda(lambda x: tf.cast(x, tf.float16)), layers.Dense(1)])",
+        "written out",
+    ),
+    "a second input that is not cast": (
+        """
+class Gate(layers.Layer):
+    def call(self, x, gate):
+        return x * gate
+
+
+a, b = Input((4,)), Input((4,))
+model = Model([a, b], layers.Dense(1)(Gate()(layers.Dense(4)(a), b)))""",
+        "casts only the first",
+    ),
+    "a float32 state": (
+        """
+class Net(Model):
+    def __init__(self):
+        super().__init__()
+        self.lstm, self.last = layers.LSTM(8), layers.Dense(1)
+
+    def call(self, x):
+        zeros = tf.zeros((tf.shape(x)[0], 8))
+        return self.last(self.lstm(x, initial_state=[zeros, zeros]))
+
+
+model = Net()""",
+        "casts only the first",
+    ),
     "an optimizer that is not Keras's": (
         MODEL + "\nmodel.compile(optimizer=tf.compat.v1.train.AdamOptimizer(1e-3), loss='mse')",
         "AdamOptimizer",
