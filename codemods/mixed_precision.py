@@ -27,7 +27,7 @@ _TRAIN = ("fit", "fit_generator", "train_on_batch")
 
 @codemod(level=2, phase="precision", hardware="GPU with Tensor Cores, or a CPU with bfloat16")
 def mixed_precision(script: Script) -> Iterator[Finding]:
-    """Compute layers in 16 bits (`mixed_float16` or `mixed_bfloat16`); weights and outputs stay in float32.
+    """Compute layers in 16 bits; weights and outputs stay in float32.
 
     Why: Tensor Cores multiply 16-bit numbers several times as fast as float32, and activations take half the
     memory. The weights stay float32, Keras scales the loss by itself in `fit`, and the last layer is set to

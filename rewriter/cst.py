@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
@@ -147,7 +148,9 @@ class _Rebuild:
 
     def _sequence(self, parent: cst.CSTNode, items: Sequence[Any]) -> list[Any]:
         result: list[Any] = []
+        gap: list[cst.EmptyLine] = []  # blank lines above a removed statement: the next one has them
         for item in items:
+            before = len(result)
             if id(item) not in self.dirty:
                 result.append(item)
             elif isinstance(item, cst.SimpleStatementLine):
@@ -155,6 +158,14 @@ class _Rebuild:
             else:
                 new = self.node(item)
                 result.extend(self._around(item, new) if isinstance(item, cst.BaseStatement) else [new])
+            if len(result) == before:
+                leading = getattr(item, "leading_lines", ())
+                gap = gap or list(itertools.takewhile(lambda line: line.comment is None, leading))
+            elif gap:
+                leading = result[before].leading_lines
+                if not leading or leading[0].comment is not None:
+                    result[before] = result[before].with_changes(leading_lines=[*gap, *leading])
+                gap = []
         if not result and items and isinstance(items[0], cst.BaseStatement):
             result = [cst.parse_statement("pass", self.config)]
         return result

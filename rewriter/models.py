@@ -568,6 +568,9 @@ class _Additions:
                     for n in ast.walk(function)
                     if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)
                 }
+        self.above: set[ast.AST] = set(self.uses)  # what holds a use
+        for use, owner in self.uses.items():
+            self.above.update(owner.enclosing(use, ast.AST))
         self.active: list[ast.AST] = []
         self.reached: set[ast.AST] = set()
         self.built: set[_Path] = set()
@@ -636,7 +639,7 @@ class _Additions:
         return states
 
     def _events(self, script: Script, node: ast.AST, states: set[_Path]) -> set[_Path]:
-        if not any(n in self.uses for n in ast.walk(node)):
+        if node not in self.above:
             return states
         inside = [n for n in ast.walk(node) if n in self.uses]
         inside.sort(key=lambda n: (getattr(n, "end_lineno", 0), getattr(n, "end_col_offset", 0)))

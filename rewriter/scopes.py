@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from .source import children
+
 Kind = Literal["import", "star", "assign", "augment", "parameter", "loop", "with", "def", "class", "unknown"]
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
@@ -58,11 +60,8 @@ Env: TypeAlias = dict[str, tuple[Binding, ...]]
 class Names:
     """`reaching[name_node]`: the bindings that can reach a load; `loads[binding]`: the loads that one can reach."""
 
-    def __init__(self, tree: ast.Module) -> None:
-        self.parents: dict[ast.AST, ast.AST] = {}
-        for node in ast.walk(tree):
-            for child in ast.iter_child_nodes(node):
-                self.parents[child] = node
+    def __init__(self, tree: ast.Module, parents: dict[ast.AST, ast.AST]) -> None:
+        self.parents = parents
         self.module = Scope(tree, None)
         self.scopes: dict[ast.AST, Scope] = {tree: self.module}
         self.stars: list[Binding] = []
@@ -315,7 +314,7 @@ class Names:
                 return after
         if hasattr(ast, "TryStar") and isinstance(node, ast.TryStar):
             return self._try(node, scope, env)
-        for child in ast.iter_child_nodes(node):
+        for child in children(node):
             self._expression(child, scope, env)
         self._assign(self._statement_bindings(node, scope), env, scope)
         return None if isinstance(node, ast.Return | ast.Raise | ast.Continue | ast.Break) else env
@@ -372,7 +371,7 @@ class Names:
                 self._expression(node.value, scope, env)
                 self._assign(self._statement_bindings(node, scope), env, scope)
             case _:
-                for child in ast.iter_child_nodes(node):
+                for child in children(node):
                     self._expression(child, scope, env)
 
 
@@ -383,7 +382,7 @@ def _same_scope(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
         node = todo.pop()
         yield node
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
-            todo.extend(ast.iter_child_nodes(node))
+            todo.extend(children(node))
 
 
 def _defaults(arguments: ast.arguments) -> list[ast.expr]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from . import catalog
 from .scopes import FUNCTIONS, Binding, Names
@@ -20,6 +20,8 @@ from .values import Evaluator, Value, Values, apart_from_loops
 
 if TYPE_CHECKING:
     from .engine import Options
+
+Node = TypeVar("Node", bound=ast.AST)
 
 _IGNORE = re.compile(r"#\s*tfboost:\s*ignore(?:\[([^\]]*)\])?", re.IGNORECASE)
 
@@ -172,21 +174,27 @@ class Script:
 
     def __init__(self, source: Source, project: Project) -> None:
         self.source, self.project, self.path, self.tree = source, project, source.path, source.tree
-        self.names = Names(source.tree)
+        self.names = Names(source.tree, source.parents)
         self.parents = self.names.parents
         self._evaluate = Evaluator(self)
         self._splatting: set[ast.AST | None] = set()
         self._mentions: dict[str, list[ast.expr]] = {}
-        self.calls: list[ast.Call] = []
-        for node in ast.walk(self.tree):
-            match node:
-                case ast.Call():
-                    self.calls.append(node)
-                case ast.Name(ctx=ast.Load()):
-                    self._mentions.setdefault(node.id, []).append(node)
-                case ast.Attribute(ctx=ast.Load()):
-                    self._mentions.setdefault(node.attr, []).append(node)
+        self._sites: dict[tuple[str, ...], list[Site]] = {}
+        self._by_type: dict[type[ast.AST], list[ast.AST]] = {}
+        for node in self.parents:
+            self._by_type.setdefault(type(node), []).append(node)
+        for name in self.all(ast.Name):
+            if isinstance(name.ctx, ast.Load):
+                self._mentions.setdefault(name.id, []).append(name)
+        for attribute in self.all(ast.Attribute):
+            if isinstance(attribute.ctx, ast.Load):
+                self._mentions.setdefault(attribute.attr, []).append(attribute)
+        self.calls: list[ast.Call] = list(self.all(ast.Call))
         self.calls.sort(key=lambda c: (c.end_lineno or 0, c.end_col_offset or 0))
+
+    def all(self, kind: type[Node]) -> list[Node]:
+        """Every node of exactly this type; what asks for one kind need not walk the tree."""
+        return self._by_type.get(kind, [])  # type: ignore[return-value]
 
     @cached_property
     def target(self) -> Target:
@@ -323,16 +331,19 @@ class Script:
 
     def calls_to(self, *names: str) -> Iterator[ast.Call]:
         """Calls of the library objects with these canonical names; a Keras path (`layers.Dense`) fits every Keras."""
-        wanted = set(names)
-        last = {n.rpartition(".")[2] for n in names}
-        for call in self.calls:
-            name = self.called(call) if self._may_be(call.func, last) else ""
-            if name and (name in wanted or catalog.keras_path(name) in wanted):
-                yield call
+        found = {call: None for name in names for call in self._called.get(name, ())}
+        return iter(sorted(found, key=lambda c: (c.end_lineno or 0, c.end_col_offset or 0)))
 
-    def _may_be(self, func: ast.expr, last: set[str]) -> bool:
-        """Cheap filter: an attribute must be spelled like what it is; a bare name may be an alias."""
-        return isinstance(func, ast.Name) or (isinstance(func, ast.Attribute) and func.attr in last)
+    @cached_property
+    def _called(self) -> dict[str, list[ast.Call]]:
+        """Calls by canonical name of what is called, and by Keras path."""
+        found: dict[str, list[ast.Call]] = {}
+        for call in self.calls:
+            if name := self.called(call):
+                found.setdefault(name, []).append(call)
+                if path := catalog.keras_path(name):
+                    found.setdefault(path, []).append(call)
+        return found
 
     def dataset_calls(self, method: str) -> Iterator[ast.Call]:
         """`ds.method(...)` where `ds` is certainly a `tf.data.Dataset`."""
@@ -346,6 +357,8 @@ class Script:
 
     def sites(self, *methods: str) -> list[Site]:
         """Calls of these methods on Keras models, in source order; on receivers that cannot be followed as well."""
+        if methods in self._sites:
+            return self._sites[methods]
         found = []
         for call in self.calls:
             if isinstance(call.func, ast.Attribute) and call.func.attr in methods:
@@ -353,6 +366,7 @@ class Script:
                 if any(v.kind in ("model", "unknown", "parameter") for v in models):
                     arguments = self.bind(call, f"Model.{call.func.attr}")
                     found.append(Site(self, call, call.func.attr, models, arguments))
+        self._sites[methods] = found
         return found
 
     # -- where nodes stand ---------------------------------------------------------------------------------------

@@ -1028,10 +1028,9 @@ def runs_eagerly(training: Training) -> str:
     for script in list(site.script.project.scripts.values()):
         if "run_eagerly" not in script.source.text:
             continue
-        for statement in ast.walk(script.tree):
+        for statement in script.all(ast.Assign):
             if (
-                isinstance(statement, ast.Assign)
-                and any(isinstance(t, ast.Attribute) and t.attr == "run_eagerly" for t in statement.targets)
+                any(isinstance(t, ast.Attribute) and t.attr == "run_eagerly" for t in statement.targets)
                 and script.constant(statement.value) is not False
             ):
                 return "`run_eagerly` of a model is set"
@@ -1049,8 +1048,8 @@ def other_backend(script: Script) -> str:
     """The library that Keras 3 computes with, where the script says that it is not TensorFlow."""
     for other in list(script.project.scripts.values()):
         if "KERAS_BACKEND" in other.source.text:
-            for node in ast.walk(other.tree):
-                if isinstance(node, ast.Constant) and node.value in ("jax", "torch", "numpy", "openvino"):
+            for node in other.all(ast.Constant):
+                if node.value in ("jax", "torch", "numpy", "openvino"):
                     return str(node.value)
         for scope in other.names.scopes.values():
             for bindings in scope.bindings.values():

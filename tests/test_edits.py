@@ -144,6 +144,8 @@ def test_insert(before: str, change: Callable[[ast.Module], list[Edit]], expecte
     ("a()\nkill()\nb()\n", "a()\nb()\n"),
     ("a()\n# why kill\nkill()  # now\nb()\n", "a()\nb()\n"),
     ("a(); kill(); b()\n", "a(); b()\n"),
+    ("a()\n\nkill()\nb()\n", "a()\n\nb()\n"),
+    ("a()\n\nkill()\n\n# b\nb()\n", "a()\n\n# b\nb()\n"),
     ("if x:\n    kill()\nb()\n", "if x:\n    pass\nb()\n"),
     ("if x: kill()\nb()\n", "if x:\n    pass\nb()\n"),
 ])

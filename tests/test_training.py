@@ -56,6 +56,8 @@ def steps(text: str) -> tuple[int | float | None, bool | None]:
         ("x, y = np.random.rand(512, 4), np.random.rand(512)", "[x, x], y, batch_size=64", 8),
         ("x, y = np.random.rand(512, 4), np.random.rand(512)", "{'a': x, 'b': x}, y, batch_size=64", 8),
         ("x, y = load(), np.zeros(640)", "x, y", 20),
+        ("r = np.random.default_rng(0); x, y = r.normal(size=(64, 3)), r.integers(0, 9, 64)", "x, y", 2),
+        ("r = np.random.RandomState(0); x, y = r.rand(96, 3).astype('float32'), r.choice(z)", "x, y", 3),
         ("(x, y), _ = keras.datasets.mnist.load_data()", "x, y", 1875),
         ("(x, y), _ = keras.datasets.mnist.load_data(); x = x.reshape(-1, 784) / 255.", "x, y", 1875),
         ("(x, y), _ = keras.datasets.mnist.load_data(); x = x.reshape(-1, 28)", "x, None", None),
