@@ -109,13 +109,31 @@ def _no_use(script: Script) -> str:
 def _keras3(training: Training, node: ast.AST, place: ast.Call | str) -> Finding | None:
     if distribution(training.script)[0] or runs_eagerly(training) or other_backend(training.script):
         return None  # TensorFlow does not compile then
-    certain = next((o for o in _own_code(training) if o.certain), None)
-    if certain is None:
+    reason = next((o.reason for o in _own_code(training) if o.certain), "") or next(
+        (r for m in training.models for layer in structure(m).layers if (r := _fails_in_keras3(layer))), ""
+    )
+    if not reason:
         return None
     if isinstance(place, str):
-        return Refusal(node, f"{certain.reason}, but Keras 3 compiles on a GPU; {place}", "set `jit_compile=False`")
-    message = f"Keras 3 would compile the step on a GPU, and {certain.reason}"
+        return Refusal(node, f"{reason}, but Keras 3 compiles on a GPU; {place}", "set `jit_compile=False`")
+    message = f"Keras 3 would compile the step on a GPU, and {reason}"
     return Fix(place, message, [SetKeyword(place, "jit_compile", "False")])
+
+
+#: Layers of Keras 3 that do not compile, though they do not tell Keras so.
+_UNTOLD = frozenset("RandomElasticTransform RandomHeight RandomWidth CutMix MixUp".split())
+
+
+def _fails_in_keras3(layer: Value) -> str:
+    name = layer.keras.removeprefix("layers.")
+    script, call = layer.script, layer.node
+    if layer.cls is not None or script is None or not isinstance(call, ast.Call):
+        return ""
+    if name == "Resizing":
+        given = script.bind(call, ("height", "width", "interpolation")).get("interpolation")
+        method = script.constant(given) if given is not None else "bilinear"
+        return f"`Resizing`{_at(layer)} with {method} interpolation has no XLA kernel" if method == "bicubic" else ""
+    return f"`{name}`{_at(layer)} has no XLA kernel" if name in _UNTOLD else ""
 
 
 # -- whether it compiles -------------------------------------------------------------------------------------

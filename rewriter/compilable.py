@@ -60,9 +60,12 @@ _NEVER: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"ragged\.(constant|stack|range|boolean_mask)|RaggedTensor\.(to_tensor|from_\w+)", _RAGGED),
         (r"image\.(crop_and_resize|combined_non_max_suppression|sample_distorted_bounding_box)", _NO_KERNEL),
         (r"image\.non_max_suppression_(with_scores|overlaps)|sets\.\w+|fingerprint", _NO_KERNEL),
-        (r"nn\.max_pool_with_argmax|edit_distance|histogram_fixed_width(_bins)?", _NO_KERNEL),
-        (r"nn\.(safe_)?embedding_lookup_sparse", _NO_KERNEL),
-        (r"linalg\.det|compat\.v1\.nn\.ctc_loss|nn\.ctc_(beam_search|greedy)_decoder", _NO_KERNEL),
+        (r"edit_distance|histogram_fixed_width(_bins)?|(math\.)?reduce_euclidean_norm", _NO_KERNEL),
+        (r"nn\.(max_pool_with_argmax|(safe_)?embedding_lookup_sparse|dilation2d|erosion2d|fractional_\w+_pool\w*|"
+         r"nce_loss|sampled_softmax_loss|ctc_(beam_search|greedy)_decoder\w*|isotonic_regression)", _NO_KERNEL),
+        (r"(linalg\.(det|slogdet|eig|eigvals|lu\w*|logm|sqrtm|tridiagonal_solve|banded_triangular_solve))", _NO_KERNEL),
+        (r"random\.(gamma|poisson|stateless_gamma|stateless_poisson|\w+_candidate_sampler)", _NO_KERNEL),
+        (r"math\.bessel_\w+|math\.special\.\w+", _NO_KERNEL),
         (r"raw_ops\.(ImageProjective|String|Lookup|Decode|Read|Write|PyFunc|EagerPyFunc)\w*",
          _NO_KERNEL),
     )
@@ -93,7 +96,7 @@ _TOP = frozenset(
     "clip_by_norm clip_by_value complex concat cond constant constant_initializer control_dependencies "
     "convert_to_tensor cos cosh cumsum custom_gradient device divide dynamic_stitch einsum ensure_shape "
     "equal erf exp expand_dims expm1 eye fill floor foldl foldr gather gather_nd "
-    "get_static_value gradients grad_pass_through greater greater_equal group guarantee_const hessians "
+    "get_static_value gradients grad_pass_through greater greater_equal group guarantee_const "
     "identity identity_n image_gradients is_symbolic_tensor is_tensor less less_equal linspace log log1p "
     "log_sigmoid logical_and logical_not logical_or logical_xor lin_space map_fn matmul maximum meshgrid "
     "minimum mod multiply name_scope negative no_gradient no_op norm not_equal one_hot ones "
@@ -216,6 +219,8 @@ def obstacles(script: Script, function: ast.AST | None, seen: set[ast.AST] | Non
         for node in ast.walk(statement):
             if isinstance(node, ast.Call):
                 yield from _of_call(script, node, seen)
+            elif isinstance(node, ast.While) and not isinstance(node.test, ast.Constant):
+                yield Obstacle(node, script, f"XLA may not compile the gradient of a `while` loop (line {node.lineno})")
             elif isinstance(node, ast.For | ast.comprehension) and script.is_dataset(node.iter):
                 yield Obstacle(node.iter, script, "a loop over a dataset runs inside the step", True)
 
@@ -305,6 +310,11 @@ def _of_symbol(script: Script, call: ast.Call, name: str) -> Iterator[Obstacle]:
     elif name == "image.resize_nearest_neighbor":
         yield _without_gradient(script, call)
     target = script.target
+    if name in ("linalg.expm", "linalg.eigh_tridiagonal", "hessians") or (
+        name == "while_loop" and script.argument(call, "maximum_iterations") is None
+    ):
+        yield Obstacle(call, script, f"XLA cannot compile the gradient of `{spelled}` (line {line})")
+        return
     needs_version = _SINCE.get(name)
     if name == "where" and len(call.args) + len(call.keywords) == 1:
         needs_version = (2, 15)

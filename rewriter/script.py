@@ -179,6 +179,7 @@ class Script:
         self._evaluate = Evaluator(self)
         self._splatting: set[ast.AST | None] = set()
         self._mentions: dict[str, list[ast.expr]] = {}
+        self._attributes: dict[ast.ClassDef, dict[str, list[tuple[Script, ast.expr]]]] = {}
         self._sites: dict[tuple[str, ...], list[Site]] = {}
         self._by_type: dict[type[ast.AST], list[ast.AST]] = {}
         for node in self.parents:
@@ -445,7 +446,10 @@ class Script:
 
     def assigned_attributes(self, node: ast.ClassDef) -> dict[str, list[tuple[Script, ast.expr]]]:
         """`self.name = value` in any method, and `name = value` in the class body."""
+        if node in self._attributes:
+            return self._attributes[node]
         found: dict[str, list[tuple[Script, ast.expr]]] = {}
+        self._attributes[node] = found
         for script, cls in self.ancestry(node):
             for statement in ast.walk(cls):
                 pairs: list[tuple[ast.expr, ast.expr]] = []

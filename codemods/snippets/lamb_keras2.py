@@ -3,7 +3,6 @@
 import tensorflow as tf
 
 
-@tf.keras.utils.register_keras_serializable()
 class LAMB(tf.keras.optimizers.Optimizer):
     """Adam whose step is scaled, variable by variable, to the size of the weights: for large batches.
 
@@ -47,8 +46,7 @@ class LAMB(tf.keras.optimizers.Optimizer):
         m.assign_add((gradient - m) * (1 - self.beta_1))
         v.assign_add((tf.square(gradient) - v) * (1 - self.beta_2))
         update = m / (1 - self.beta_1**step) / (tf.sqrt(v / (1 - self.beta_2**step)) + self.epsilon)
-        size = tf.norm(variable)
-        update_size = tf.norm(update)
+        size, update_size = tf.norm(variable), tf.norm(update)
         trust = tf.where((size > 0) & (update_size > 0), tf.math.divide_no_nan(size, update_size), 1.0)
         variable.assign_sub(tf.cast(self.learning_rate, variable.dtype) * trust * update)
 
@@ -60,3 +58,6 @@ class LAMB(tf.keras.optimizers.Optimizer):
             "beta_2": self.beta_2,
             "epsilon": self.epsilon,
         }
+
+
+tf.keras.utils.get_custom_objects()["LAMB"] = LAMB  # for load_model

@@ -3,7 +3,6 @@
 import tensorflow as tf
 
 
-@tf.keras.utils.register_keras_serializable()
 class LAMB(tf.keras.optimizers.Optimizer):
     """Adam whose step is scaled, variable by variable, to the size of the weights: for large batches.
 
@@ -54,8 +53,7 @@ class LAMB(tf.keras.optimizers.Optimizer):
         new_m = m.assign_add((grad - m) * (1 - beta_1))
         new_v = v.assign_add((tf.square(grad) - v) * (1 - beta_2))
         update = new_m / (1 - beta_1**step) / (tf.sqrt(new_v / (1 - beta_2**step)) + self.epsilon)
-        size = tf.norm(weights)
-        update_size = tf.norm(update)
+        size, update_size = tf.norm(weights), tf.norm(update)
         trust = tf.where((size > 0) & (update_size > 0), tf.math.divide_no_nan(size, update_size), 1.0)
         return var.assign(weights - learning_rate * trust * update)
 
@@ -66,3 +64,6 @@ class LAMB(tf.keras.optimizers.Optimizer):
     def get_config(self):
         hyper = {n: self._serialize_hyperparameter(n) for n in ("learning_rate", "decay", "beta_1", "beta_2")}
         return dict(super().get_config(), epsilon=self.epsilon, weight_decay=self.weight_decay, **hyper)
+
+
+tf.keras.utils.get_custom_objects()["LAMB"] = LAMB  # for load_model

@@ -100,6 +100,8 @@ def test_models_that_compile(build: str) -> None:
          "`self.f`"),
         ("i = keras.Input((8, 8, 3))\nbig = tf.image.resize(i, (16, 16), 'bicubic')\n"
          "model = keras.Model(i, L.Dense(1)(L.Flatten()(big)))", "bicubic"),
+        ("i = keras.Input((8, 8, 3))\nbig = tf.image.resize(L.Dense(3)(i), (16, 16), 'nearest')\n"
+         "model = keras.Model(i, L.Dense(1)(L.Flatten()(big)))", "the gradient of `tf.image.resize`"),
     ],
 )  # fmt: skip
 def test_models_that_do_not_compile(build: str, reason: str) -> None:
@@ -288,6 +290,7 @@ def test_a_compile_of_its_own() -> None:
         ("loss += tf.py_function(f, [loss], tf.float32)", "`tf.py_function`"),
         ("tf.image.resize(t, (3, 3), method='area')", "area interpolation"),
         ("tf.strings.as_string(loss)", "works on strings"),
+        ("loss += tf.linalg.det(t)", "no XLA kernel"),
     ],
 )
 def test_keras_3_is_told_not_to_compile(more: str, reason: str) -> None:
@@ -296,6 +299,17 @@ def test_keras_3_is_told_not_to_compile(more: str, reason: str) -> None:
         HEAD + before, HEAD + before.replace("super().compile()", "super().compile(jit_compile=False)"), target="keras3"
     )
     assert reason in result.applied[0].message
+
+
+def test_keras_3_layers_that_do_not_tell() -> None:
+    model = "model = keras.Sequential([keras.Input((8, 8, 3)), L.Resizing(4, 4, interpolation='bicubic'), L.Flatten()])\n"
+    fixes(model + COMPILE + FIT, model + FIXED.replace("True", "False") + FIT, target="keras3")
+
+
+@pytest.mark.parametrize("method", ["", ", method='nearest'", ", method=how"])
+def test_keras_3_where_it_may_compile(method: str) -> None:
+    more = f"tf.image.resize(t, (3, 3){method})"
+    refuses(CLASS.format(call="super().compile()", given="", more=more), "nothing to add", target="keras3")
 
 
 def test_keras_3_where_it_does_not_compile_anyway() -> None:
