@@ -47,8 +47,14 @@ def compiles(text: str) -> bool:
 def cpu_seconds(command: list[str], cwd: Path) -> tuple[float, float]:
     """User and system seconds, and wall seconds, of one run."""
     start = time.perf_counter()
-    process = subprocess.Popen(command, cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                               stdin=subprocess.DEVNULL, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
+    process = subprocess.Popen(
+        command,
+        cwd=cwd,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+    )
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     return usage.ru_utime + usage.ru_stime, time.perf_counter() - start
@@ -83,7 +89,16 @@ def main() -> None:
             shutil.copy(FIXTURES[i % len(FIXTURES)], many / f"script_{i}.py")
         count = text.count("\n")
         commands = {
-            f"tfboost rewrite -O3, {count} lines": [*tfboost, "rewrite", "-O3", "--target", "tf2.15", "big.py", "-o", "out.py"],
+            f"tfboost rewrite -O3, {count} lines": [
+                *tfboost,
+                "rewrite",
+                "-O3",
+                "--target",
+                "tf2.15",
+                "big.py",
+                "-o",
+                "out.py",
+            ],
             f"torchfix, {count} lines": [str(bin_ / "torchfix"), "big.py"],
             f"fixit lint, {count} lines": [str(bin_ / "fixit"), "lint", "big.py"],
             "tfboost rewrite, no TensorFlow in it": [*tfboost, "rewrite", "plain.py"],
@@ -105,7 +120,10 @@ def main() -> None:
         for label in commands:
             print(f"{label:42} {statistics.median(cpu[label]):5.2f}   {statistics.median(wall[label]):5.2f}")
         one, two = (wall[f"tfboost check, 100 files, {n} process{'es' if n > 1 else ''}"] for n in (1, 2))
-        print(f"100 files, two processes: {statistics.median(a / b for a, b in zip(one, two, strict=True)):.2f} times as fast")
+        print(
+            "100 files, two processes:",
+            f"{statistics.median(a / b for a, b in zip(one, two, strict=True)):.2f} times as fast",
+        )
 
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ from importlib.resources import files
 
 from rewriter.codemod import Finding, Fix, Refusal, codemod
 from rewriter.edits import DropKeyword, Edit, Insert, NameArgument, Replace, SetKeyword
-from rewriter.script import Script
 from rewriter.scopes import FUNCTIONS
+from rewriter.script import Script
 from rewriter.spelling import outermost, tensorflow_imports
 from rewriter.training import Run, Training, trainings
 from rewriter.values import Value
@@ -27,10 +27,14 @@ ADAMW_DECAY = "0.004"
 NOT_DECAYED = '["bias", "gamma", "beta"]'
 
 #: Adam's arguments that LAMB has too, with the same meaning.
-SHARED = frozenset("learning_rate beta_1 beta_2 epsilon weight_decay name clipnorm clipvalue global_clipnorm use_ema "
-                   "ema_momentum ema_overwrite_frequency loss_scale_factor gradient_accumulation_steps".split())
-_POSITIONS = {"Adam": ("learning_rate", "beta_1", "beta_2", "epsilon", "amsgrad"),
-              "AdamW": ("learning_rate", "weight_decay", "beta_1", "beta_2", "epsilon", "amsgrad")}
+SHARED = frozenset(
+    "learning_rate beta_1 beta_2 epsilon weight_decay name clipnorm clipvalue global_clipnorm use_ema "
+    "ema_momentum ema_overwrite_frequency loss_scale_factor gradient_accumulation_steps".split()
+)
+_POSITIONS = {
+    "Adam": ("learning_rate", "beta_1", "beta_2", "epsilon", "amsgrad"),
+    "AdamW": ("learning_rate", "weight_decay", "beta_1", "beta_2", "epsilon", "amsgrad"),
+}
 
 
 @codemod(level=3, phase="optimizer")
@@ -74,8 +78,11 @@ def lamb(script: Script) -> Iterator[Finding]:
 
 def _decide(training: Training, owner: Script, place: ast.expr, kind: str, value: Value | None) -> Finding:
     if reason := _batch_too_small(training):
-        return Refusal(place, f"{reason}: LAMB is for batches of {SMALLEST_BATCH} and more",
-                       "raise the batch size first, then tune the learning rate with warm-up")
+        return Refusal(
+            place,
+            f"{reason}: LAMB is for batches of {SMALLEST_BATCH} and more",
+            "raise the batch size first, then tune the learning rate with warm-up",
+        )
     if training.unseen:
         return Refusal(place, f"another training of this model may not be seen: {training.unseen[0].reason}")
     target = owner.target
@@ -85,40 +92,55 @@ def _decide(training: Training, owner: Script, place: ast.expr, kind: str, value
     if target.keras == 3:
         if target.keras_version is not None and target.keras_version < (3, 5):
             return Refusal(place, f"keras.optimizers.Lamb needs Keras 3.5, this is {target.keras_version}")
-        name = "{%s.optimizers.Lamb}" % _family(owner, value)
+        name = f"{{{_family(owner, value)}.optimizers.Lamb}}"
         edits = []
     elif target.keras == 2 and target.since(2, 4):
         snippet = "lamb_keras2" if target.since(2, 11) else "lamb_keras2_legacy" if target.before(2, 11) else ""
         if not snippet:
-            return Refusal(place, f"LAMB is written differently for TensorFlow 2.10 and 2.11, and this is {target}",
-                           "give --target")
+            return Refusal(
+                place,
+                f"LAMB is written differently for TensorFlow 2.10 and 2.11, and this is {target}",
+                "give --target",
+            )
         name = _free_name(owner)
         edits = [_definition(owner, place, snippet, name)]
     elif target.keras is None:
-        return Refusal(place, "Keras 3 has LAMB, Keras 2 does not: which one will run this is not known", "give --target")
+        return Refusal(
+            place, "Keras 3 has LAMB, Keras 2 does not: which one will run this is not known", "give --target"
+        )
     else:
         return Refusal(place, f"LAMB needs TensorFlow 2.4 or later, this is {target}")
     if value is None:
         rest = f", weight_decay={ADAMW_DECAY}" if kind == "adamw" else ""
         if rest:
-            return Refusal(place, "LAMB exempts biases and norms from weight decay, which needs the optimizer as an object",
-                           f'optimizer = AdamW(); model.compile(optimizer=optimizer, ...) instead of "{kind}"')
+            return Refusal(
+                place,
+                "LAMB exempts biases and norms from weight decay, which needs the optimizer as an object",
+                f'optimizer = AdamW(); model.compile(optimizer=optimizer, ...) instead of "{kind}"',
+            )
         edits.append(Replace(place, f"{name}(learning_rate={DEFAULT_RATE})"))
     else:
         mapped = _map(owner, value, name, kind)
         if isinstance(mapped, str):
             return Refusal(place, mapped)
         edits += mapped
-    return Fix(place, "LAMB takes larger batches than Adam; tune its learning rate and warm-up anew before you rely on it",
-               edits)
+    return Fix(
+        place,
+        "LAMB takes larger batches than Adam; tune its learning rate and warm-up anew before you rely on it",
+        edits,
+    )
 
 
 def _family(owner: Script, value: Value | None) -> str:
     """`keras` or `tensorflow.keras`, as the script has it."""
     if value is not None:
         return value.name.partition(".optimizers.")[0]
-    names = {b.symbol.split(".")[0] for found in owner.names.module.bindings.values() for b in found
-             if b.kind in ("import", "star")}
+    names = {
+        b.symbol.split(".")[0]
+        for found in owner.names.module.bindings.values()
+        for b in found
+        if b.kind in ("import", "star")
+    }
     return "keras" if "keras" in names else "tensorflow.keras"
 
 
@@ -218,10 +240,15 @@ def _exempt(owner: Script, call: ast.Call) -> list[Edit] | str:
         if isinstance(parent, ast.Attribute) and parent.attr == "exclude_from_weight_decay":
             return []
     statement = owner.parents.get(call)
-    if not (isinstance(statement, ast.Assign) and len(statement.targets) == 1
-            and isinstance(statement.targets[0], ast.Name | ast.Attribute)):
-        return ("LAMB exempts biases and norms from weight decay, which needs the optimizer in a variable: "
-                "write `optimizer = ...` on a line of its own")
+    if not (
+        isinstance(statement, ast.Assign)
+        and len(statement.targets) == 1
+        and isinstance(statement.targets[0], ast.Name | ast.Attribute)
+    ):
+        return (
+            "LAMB exempts biases and norms from weight decay, which needs the optimizer in a variable: "
+            "write `optimizer = ...` on a line of its own"
+        )
     target = ast.unparse(statement.targets[0])
     return [Insert(statement, f"{target}.exclude_from_weight_decay(var_names={NOT_DECAYED})")]
 
@@ -247,8 +274,11 @@ def _free_name(owner: Script) -> str:
 def _is_ours(owner: Script, name: str) -> bool:
     """The class that an earlier optimizer of the same script has already brought in."""
     found = owner.names.module.bindings.get(name, [])
-    return len(found) == 1 and isinstance(found[0].node, ast.ClassDef) \
+    return (
+        len(found) == 1
+        and isinstance(found[0].node, ast.ClassDef)
         and "arXiv 1904.00962" in (ast.get_docstring(found[0].node) or "")
+    )
 
 
 def _definition(owner: Script, place: ast.expr, snippet: str, name: str) -> Edit:
@@ -259,7 +289,10 @@ def _definition(owner: Script, place: ast.expr, snippet: str, name: str) -> Edit
     body = owner.tree.body
     first = outermost(owner, place, owner.tree)
     imports = [s for s in body if isinstance(s, ast.Import | ast.ImportFrom) and s.lineno < first.lineno]
-    top = [outermost(owner, s, owner.tree) for s in tensorflow_imports(owner)
-           if not any(True for _ in owner.enclosing(s, *FUNCTIONS))]
+    top = [
+        outermost(owner, s, owner.tree)
+        for s in tensorflow_imports(owner)
+        if not any(True for _ in owner.enclosing(s, *FUNCTIONS))
+    ]
     anchor = max([*imports, *(s for s in top if s.lineno < first.lineno)], key=lambda s: s.lineno, default=body[0])
     return Insert(anchor, text, blank_lines=2)

@@ -77,7 +77,7 @@ def _port(site: Site) -> Iterator[Finding]:
     call, arguments = site.call, site.arguments
     old = site.method.endswith("_generator")
     gone = [name for name in MOVED if name in arguments.keywords]
-    positional = catalog.SIGNATURES[f"Model.{site.method}"][:len(call.args)]
+    positional = catalog.SIGNATURES[f"Model.{site.method}"][: len(call.args)]
     if not old and not gone and not set(positional) & set(MOVED):
         return
     new_name = site.method.removesuffix("_generator")
@@ -87,8 +87,9 @@ def _port(site: Site) -> Iterator[Finding]:
         return
     if any(k.arg in KERAS_1 for k in call.keywords):
         names = ", ".join(k.arg for k in call.keywords if k.arg in KERAS_1)
-        yield Refusal(call, f"{what}, and {names} are names of Keras 1",
-                      "steps_per_epoch = samples_per_epoch // batch_size")
+        yield Refusal(
+            call, f"{what}, and {names} are names of Keras 1", "steps_per_epoch = samples_per_epoch // batch_size"
+        )
         return
     if set(positional) & set(MOVED):
         yield Refusal(call, f"{what}: an argument given by position belongs to the loader now")
@@ -127,21 +128,30 @@ def _on_fit(script: Script, site: Site, call: ast.Call) -> Iterator[Finding]:
     if any(site.arguments.may_have(n) for n in ("workers", "use_multiprocessing")):
         return
     if script.target.keras is None:
-        yield Refusal(call, "Keras 2 takes workers in fit, Keras 3 on the loader: which one will run this is not known",
-                      "give --target")
+        yield Refusal(
+            call,
+            "Keras 2 takes workers in fit, Keras 3 on the loader: which one will run this is not known",
+            "give --target",
+        )
     elif script.target.before(2, 11):
         yield Fix(call, f"batches are prepared in {WORKERS} threads", [SetKeyword(call, "workers", str(WORKERS))])
     else:
-        yield Refusal(call, "TensorFlow 2.11 to 2.15 waits 5 s at the end of every epoch when workers > 1",
-                      f"workers={WORKERS} pays where preparing one epoch's batches takes well over 5 s; measure it")
+        yield Refusal(
+            call,
+            "TensorFlow 2.11 to 2.15 waits 5 s at the end of every epoch when workers > 1",
+            f"workers={WORKERS} pays where preparing one epoch's batches takes well over 5 s; measure it",
+        )
 
 
 def _on_loader(script: Script, argument: ast.expr, loader: Value, trains: bool) -> Iterator[Finding]:
     call, owner = loader.node, loader.script
     if loader.cls is None:
         if trains:
-            yield Refusal(argument, "Keras 3 reads an ImageDataGenerator in one thread",
-                          "image_dataset_from_directory with augmentation layers is faster")
+            yield Refusal(
+                argument,
+                "Keras 3 reads an ImageDataGenerator in one thread",
+                "image_dataset_from_directory with augmentation layers is faster",
+            )
         return
     if not isinstance(call, ast.Call) or owner is None:
         yield Refusal(argument, "workers belong to the PyDataset, and where this one is made cannot be seen")
@@ -157,11 +167,17 @@ def _on_loader(script: Script, argument: ast.expr, loader: Value, trains: bool) 
         if "workers" in {a.arg for a in [*init[1].args.args, *init[1].args.kwonlyargs]}:
             return
         if not _forwards(init[1]):
-            yield Refusal(call, f"`{loader.cls.name}.__init__` does not pass `**kwargs` on to PyDataset",
-                          f"call super().__init__(workers={WORKERS}) there")
+            yield Refusal(
+                call,
+                f"`{loader.cls.name}.__init__` does not pass `**kwargs` on to PyDataset",
+                f"call super().__init__(workers={WORKERS}) there",
+            )
             return
-    yield Fix(call, f"batches are prepared in {WORKERS} threads, in the same order",
-              [SetKeyword(call, "workers", str(WORKERS))])
+    yield Fix(
+        call,
+        f"batches are prepared in {WORKERS} threads, in the same order",
+        [SetKeyword(call, "workers", str(WORKERS))],
+    )
 
 
 def _forwards(init: ast.FunctionDef) -> bool:
@@ -169,9 +185,13 @@ def _forwards(init: ast.FunctionDef) -> bool:
     if init.args.kwarg is None:
         return False
     name = init.args.kwarg.arg
-    return any(isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) and n.func.attr == "__init__"
-               and any(k.arg is None and isinstance(k.value, ast.Name) and k.value.id == name for k in n.keywords)
-               for n in ast.walk(init))
+    return any(
+        isinstance(n, ast.Call)
+        and isinstance(n.func, ast.Attribute)
+        and n.func.attr == "__init__"
+        and any(k.arg is None and isinstance(k.value, ast.Name) and k.value.id == name for k in n.keywords)
+        for n in ast.walk(init)
+    )
 
 
 # -- what __getitem__ does besides returning a batch -----------------------------------------------------------------
@@ -186,8 +206,12 @@ def _state(loader: Value) -> str:
     start = script.method(cls, "__getitem__")
     if start is None:
         return "its __getitem__ cannot be seen"
-    opened = {name for name, values in script.assigned_attributes(cls).items()
-              for owner, value in values if _is_handle(owner, value)}
+    opened = {
+        name
+        for name, values in script.assigned_attributes(cls).items()
+        for owner, value in values
+        if _is_handle(owner, value)
+    }
     todo, seen = [start], set()
     while todo:
         owner, function = todo.pop()
@@ -199,8 +223,9 @@ def _state(loader: Value) -> str:
             match node:
                 case ast.Global() | ast.Nonlocal():
                     return f"{function.name} writes {', '.join(node.names)} {line}"
-                case ast.Attribute(ctx=ast.Store() | ast.Del()) | ast.Subscript(ctx=ast.Store() | ast.Del()) \
-                        if (root := _root(node)) and _is_shared(owner, function, root):
+                case ast.Attribute(ctx=ast.Store() | ast.Del()) | ast.Subscript(ctx=ast.Store() | ast.Del()) if (
+                    root := _root(node)
+                ) and _is_shared(owner, function, root):
                     return f"{function.name} writes {ast.unparse(node)} {line}"
                 case ast.Attribute(attr=attr, value=ast.Name(id="self")) if attr in opened:
                     return f"{function.name} reads the open file self.{attr} {line}"
@@ -210,8 +235,11 @@ def _state(loader: Value) -> str:
                     if reason := _call_state(owner, function, node):
                         return f"{function.name} {reason} {line}"
                     for callee in owner.values(node.func):
-                        if callee.kind in ("function", "method") and callee.script \
-                                and isinstance(callee.node, ast.FunctionDef):
+                        if (
+                            callee.kind in ("function", "method")
+                            and callee.script
+                            and isinstance(callee.node, ast.FunctionDef)
+                        ):
                             todo.append((callee.script, callee.node))
     return ""
 
@@ -236,9 +264,30 @@ def _call_state(owner: Script, function: ast.FunctionDef, call: ast.Call) -> str
         return "takes the next item of an iterator"
     if isinstance(call.func, ast.Attribute):
         root = _root(call.func)
-        mutates = call.func.attr in ("append", "extend", "pop", "popleft", "insert", "remove", "clear", "update",
-                                     "setdefault", "add", "seek", "read", "readline", "write", "shuffle",
-                                     "choice", "randint", "uniform", "normal", "random", "permutation", "integers")
+        mutates = call.func.attr in (
+            "append",
+            "extend",
+            "pop",
+            "popleft",
+            "insert",
+            "remove",
+            "clear",
+            "update",
+            "setdefault",
+            "add",
+            "seek",
+            "read",
+            "readline",
+            "write",
+            "shuffle",
+            "choice",
+            "randint",
+            "uniform",
+            "normal",
+            "random",
+            "permutation",
+            "integers",
+        )
         if mutates and root and _is_shared(owner, function, root):
             return f"calls {ast.unparse(call.func)}, which changes it"
     return ""
@@ -264,14 +313,36 @@ def _is_handle(owner: Script, value: ast.expr) -> bool:
         if v.kind in ("generator", "iterator"):
             return True
         last = v.name.rpartition(".")[2]
-        if v.kind in ("object", "unknown") and isinstance(value, ast.Call) and (
-                owner.called(value) in ("builtins.open", "builtins.iter", "builtins.zip", "builtins.map", "h5py.File",
-                                        "zipfile.ZipFile", "tarfile.open", "sqlite3.connect", "lmdb.open",
-                                        "pandas.HDFStore", "tables.open_file", "io.open", "gzip.open", "random.Random",
-                                        "cv2.VideoCapture")
-                or last in ("File", "ZipFile", "VideoCapture")):
+        if (
+            v.kind in ("object", "unknown")
+            and isinstance(value, ast.Call)
+            and (
+                owner.called(value)
+                in (
+                    "builtins.open",
+                    "builtins.iter",
+                    "builtins.zip",
+                    "builtins.map",
+                    "h5py.File",
+                    "zipfile.ZipFile",
+                    "tarfile.open",
+                    "sqlite3.connect",
+                    "lmdb.open",
+                    "pandas.HDFStore",
+                    "tables.open_file",
+                    "io.open",
+                    "gzip.open",
+                    "random.Random",
+                    "cv2.VideoCapture",
+                )
+                or last in ("File", "ZipFile", "VideoCapture")
+            )
+        ):
             return True
-        if owner.symbol(value.func) in ("numpy.random.RandomState", "numpy.random.default_rng") \
-                if isinstance(value, ast.Call) else False:
+        if (
+            owner.symbol(value.func) in ("numpy.random.RandomState", "numpy.random.default_rng")
+            if isinstance(value, ast.Call)
+            else False
+        ):
             return True
     return False

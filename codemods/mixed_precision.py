@@ -761,8 +761,10 @@ class _Plan:
                     f"`epsilon={ast.unparse(epsilon)}` may be zero in float16",
                     "--amp-dtype bfloat16",
                 )
-        if name == "UnitNormalization" and self.float16 and call not in self.pins:
-            self.refuse(owner, call, "UnitNormalization divides by zero in float16 where its input is zero")
+        normalizes = owner.argument(call, "normalize") if name == "Dot" else None
+        divides = name == "UnitNormalization" or (normalizes and owner.constant(normalizes) is not False)
+        if divides and self.float16 and call not in self.pins:
+            self.refuse(owner, call, f"`{name}` divides by zero in float16 where its input is zero")
         if name == "Masking" and self.float16:  # (what is compared is rounded as well: other values do no harm)
             given = owner.argument(call, "mask_value") or (call.args[0] if call.args else None)
             number = 0 if given is None else owner.number(given)

@@ -56,5 +56,8 @@ def parallel_map(script: Script) -> Iterator[Finding]:
         elif reason := order_matters(script, function, seen=program_seen(script, call)):
             yield Refusal(call, reason)
         else:
-            yield Fix(call, "map runs on all CPU cores and keeps the order" + reseeds(script),
-                      [SetKeyword(call, "num_parallel_calls", f"{{{script.autotune}}}")])
+            yield Fix(
+                call,
+                "map runs on all CPU cores and keeps the order" + reseeds(script),
+                [SetKeyword(call, "num_parallel_calls", f"{{{script.autotune}}}")],
+            )

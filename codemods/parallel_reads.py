@@ -30,21 +30,27 @@ FIXED_READS = 8
 _KEPT_IN_MEMORY = frozenset("from_tensors from_tensor_slices range random".split())
 #: Stages that take or pair elements by their place.
 _BY_PLACE = {
-    "zip": "it is zipped with another dataset", "skip": "`skip` leaves out the first elements",
-    "take": "`take` keeps the first elements", "window": "`window` joins neighbours",
-    "scan": "`scan` goes through the elements in order", "shard": "`shard` takes every n-th element",
-    "take_while": "`take_while` ends at an element", "snapshot": "`snapshot` keeps the order in a file",
+    "zip": "it is zipped with another dataset",
+    "skip": "`skip` leaves out the first elements",
+    "take": "`take` keeps the first elements",
+    "window": "`window` joins neighbours",
+    "scan": "`scan` goes through the elements in order",
+    "shard": "`shard` takes every n-th element",
+    "take_while": "`take_while` ends at an element",
+    "snapshot": "`snapshot` keeps the order in a file",
 }
 _PLURAL = re.compile(r"(files|paths|names|shards|records|globs|fns)(_list)?$", re.IGNORECASE)
 _LISTS = frozenset(
     "glob.glob glob.iglob os.listdir builtins.sorted builtins.list tensorflow.io.gfile.glob "
     "tensorflow.gfile.Glob tensorflow.io.match_filenames_once tensorflow.train.match_filenames_once "
     "tensorflow.io.matching_files tensorflow.matching_files tensorflow.placeholder "
-    "tensorflow.io.gfile.listdir tensorflow.gfile.ListDirectory".split())
+    "tensorflow.io.gfile.listdir tensorflow.gfile.ListDirectory".split()
+)
 #: What `Dataset.apply` may be given without making the order of the records matter.
 _APPLIED = frozenset(
     "shuffle_and_repeat map_and_batch unbatch ignore_errors prefetch_to_device copy_to_device "
-    "dense_to_ragged_batch bucket_by_sequence_length".split())
+    "dense_to_ragged_batch bucket_by_sequence_length".split()
+)
 
 
 @codemod(level=1, phase="input")
@@ -89,8 +95,11 @@ def _reader(script: Script, call: ast.Call) -> Iterator[Finding]:
     """`TFRecordDataset(files)`."""
     arguments = script.bind(call, READERS[script.called(call)])
     files = arguments.get("filenames")
-    if files is None or arguments.may_have("num_parallel_reads") or in_function_of(
-            script, call, "interleave", "flat_map", "map", "apply"):
+    if (
+        files is None
+        or arguments.may_have("num_parallel_reads")
+        or in_function_of(script, call, "interleave", "flat_map", "map", "apply")
+    ):
         return
     number = _number_of_files(script, files)
     if number == 1 or not _is_read(script, call):
@@ -99,8 +108,9 @@ def _reader(script: Script, call: ast.Call) -> Iterator[Finding]:
     if reason:
         yield Refusal(call, reason)
     elif level == 1:
-        yield Fix(call, "several files are read at a time", [
-            SetKeyword(call, "num_parallel_reads", f"{{{script.autotune}}}")])
+        yield Fix(
+            call, "several files are read at a time", [SetKeyword(call, "num_parallel_reads", f"{{{script.autotune}}}")]
+        )
     else:
         at_once = min(number or FIXED_READS, FIXED_READS)
         what = "several files are read at a time, in another order of the records" + reseeds(script)
@@ -122,8 +132,11 @@ def _interleave(script: Script, call: ast.Call) -> Iterator[Finding]:
     elif reason := order_matters(script, function, seen=program_seen(script, call)):
         yield Refusal(call, reason)
     else:
-        yield Fix(call, "the files of a cycle are read at the same time, in the same order" + reseeds(script),
-                  [SetKeyword(call, "num_parallel_calls", f"{{{script.autotune}}}")])
+        yield Fix(
+            call,
+            "the files of a cycle are read at the same time, in the same order" + reseeds(script),
+            [SetKeyword(call, "num_parallel_calls", f"{{{script.autotune}}}")],
+        )
 
 
 def _one_after_the_other(script: Script, call: ast.Call) -> Iterator[Finding]:
@@ -176,8 +189,11 @@ def _number_of_files(script: Script, node: ast.expr) -> int | None:
             numbers.append(None)
         elif isinstance(value.node, ast.Subscript) and value.node is not node and value.script:
             numbers.append(_number_of_files(value.script, value.node))
-        elif _PLURAL.search(name) and value.name not in ("os.path.join", "str") and value.kind in (
-                "unknown", "parameter", "array", "method", "symbol", "object"):
+        elif (
+            _PLURAL.search(name)
+            and value.name not in ("os.path.join", "str")
+            and value.kind in ("unknown", "parameter", "array", "method", "symbol", "object")
+        ):
             numbers.append(None)
         else:
             numbers.append(1)
@@ -188,8 +204,12 @@ def _number_of_files(script: Script, node: ast.expr) -> int | None:
 def _elements(dataset: Value) -> int | None:
     """The number of elements of a dataset of file names, where it is written out."""
     source = stages(dataset)[0]
-    if source.name == "tensorflow.data.Dataset.from_tensor_slices" and source.script and isinstance(
-            source.node, ast.Call) and source.node.args:
+    if (
+        source.name == "tensorflow.data.Dataset.from_tensor_slices"
+        and source.script
+        and isinstance(source.node, ast.Call)
+        and source.node.args
+    ):
         tensors = source.script.values(source.node.args[0])
         lengths = {v.length if v.kind == "sequence" else None for v in tensors}
         return lengths.pop() if len(lengths) == 1 else None
@@ -219,8 +239,12 @@ def _reads_files(script: Script, function: ast.expr | None) -> bool:
 def _does_work(script: Script, function: ast.expr) -> bool:
     """Not only repeating or slicing what is in memory."""
     results = _results(script, function)
-    return any(v.kind != "dataset" or stages(v)[0].name.rpartition(".")[2] not in _KEPT_IN_MEMORY
-               or any(s.name == "map" for s in stages(v)) for v in results)
+    return any(
+        v.kind != "dataset"
+        or stages(v)[0].name.rpartition(".")[2] not in _KEPT_IN_MEMORY
+        or any(s.name == "map" for s in stages(v))
+        for v in results
+    )
 
 
 # -- whether the order matters ------------------------------------------------------------------------------

@@ -51,8 +51,11 @@ def prefetch(script: Script) -> Iterator[Finding]:
         if not datasets:
             if any(_looks_like_dataset(v) for v in values):
                 name = script.autotune.replace("tensorflow", "tf")
-                yield Refusal(use.node, "the dataset cannot be followed to where it is made",
-                              f"let it end in .prefetch({name}) by hand")
+                yield Refusal(
+                    use.node,
+                    "the dataset cannot be followed to where it is made",
+                    f"let it end in .prefetch({name}) by hand",
+                )
             continue
         ready = [v for v in datasets if prefetched(v)]
         behind = {stage.node for v in ready for stage in stages(v)}  # the owner decides when it is prefetched
@@ -103,8 +106,13 @@ def _places(script: Script, use: Use, datasets: list[Value], alone: bool) -> lis
 def _without_header(use: Use, dataset: Value) -> Value:
     """`for batch in ds.take(10)`: the dataset whose elements are counted off in the header of the loop."""
     header = set(ast.walk(use.call.iter)) if isinstance(use.call, ast.For) else set()
-    while dataset.name in PASSING and dataset.node in header and dataset.base is not None \
-            and dataset.base.kind == "dataset" and isinstance(dataset.base.node, ast.expr):
+    while (
+        dataset.name in PASSING
+        and dataset.node in header
+        and dataset.base is not None
+        and dataset.base.kind == "dataset"
+        and isinstance(dataset.base.node, ast.expr)
+    ):
         dataset = dataset.base
     return dataset
 
@@ -115,9 +123,11 @@ def _meeting(script: Script, use: Use, datasets: list[Value]) -> tuple[Script, a
     for value in datasets[:1]:
         assert value.script is not None and value.node is not None
         for owner, expr in value.script.flow(value.node):
-            if isinstance(owner.parents.get(expr), ast.Return) \
-                    and {v.node for v in apart_from_loops(owner.values(expr))} == nodes \
-                    and any(u.call is use.call and u.node is use.node for u in uses(owner, expr)):
+            if (
+                isinstance(owner.parents.get(expr), ast.Return)
+                and {v.node for v in apart_from_loops(owner.values(expr))} == nodes
+                and any(u.call is use.call and u.node is use.node for u in uses(owner, expr))
+            ):
                 return owner, expr
     return None
 
@@ -143,8 +153,9 @@ def _is_end(script: Script, node: ast.expr, at_use: bool) -> bool:
 def _looks_like_dataset(value: Value) -> bool:
     call = value.node
     outside = value.kind in ("unknown", "parameter") or (value.kind == "object" and value.cls is None)
-    return outside and isinstance(call, ast.Call) and isinstance(
-        call.func, ast.Attribute) and call.func.attr in _TELLING
+    return (
+        outside and isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in _TELLING
+    )
 
 
 def _is_counter(dataset: Value) -> bool:

@@ -79,8 +79,9 @@ class Codemod:
         return self.doc.partition("\n")[0]
 
 
-def codemod(*, level: int, phase: Phase, hardware: str = "any") -> Callable[[Callable[[Script], Iterator[Finding]]],
-                                                                            Codemod]:
+def codemod(
+    *, level: int, phase: Phase, hardware: str = "any"
+) -> Callable[[Callable[[Script], Iterator[Finding]]], Codemod]:
     """Register a generator function; its name, with dashes, is the codemod's name."""
 
     def register(function: Callable[[Script], Iterator[Finding]]) -> Codemod:

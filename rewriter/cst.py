@@ -42,8 +42,9 @@ class _Locator(CodegenState):
         self.stack.pop()
 
     @contextmanager
-    def record_syntactic_position(self, node: cst.CSTNode, *, start_node: cst.CSTNode | None = None,
-                                  end_node: cst.CSTNode | None = None) -> Iterator[None]:
+    def record_syntactic_position(
+        self, node: cst.CSTNode, *, start_node: cst.CSTNode | None = None, end_node: cst.CSTNode | None = None
+    ) -> Iterator[None]:
         start = self.offset
         yield
         span = (start, self.offset)
@@ -61,8 +62,9 @@ class Tree:
         try:
             self.module = cst.parse_module(source.data)
         except cst.ParserSyntaxError as error:
-            raise SourceError(source.path, f"LibCST cannot parse it: {error.message}", error.raw_line,
-                              error.raw_column + 1) from None
+            raise SourceError(
+                source.path, f"LibCST cannot parse it: {error.message}", error.raw_line, error.raw_column + 1
+            ) from None
         except RecursionError:
             raise SourceError(source.path, "cannot be handled: an expression is nested too deeply") from None
         spans = {node: self._span(node) for node in nodes}
@@ -95,8 +97,9 @@ class Tree:
         if data != self.source.data:
             at = next((i for i, (a, b) in enumerate(zip(data, self.source.data, strict=False)) if a != b), len(data))
             line = self.source.data[:at].count(b"\n") + 1
-            raise SourceError(self.source.path, "LibCST does not give the same bytes back (unusual line ends or "
-                              "whitespace)", line)
+            raise SourceError(
+                self.source.path, "LibCST does not give the same bytes back (unusual line ends or whitespace)", line
+            )
 
     # -- applying ------------------------------------------------------------------------------------------------
 
@@ -122,14 +125,15 @@ class _Rebuild:
         self.module, self.by_node, self.dirty = module, by_node, dirty
         self.indent = module.default_indent if module.default_indent.strip(" \t") == "" else "    "
         self.config = cst.PartialParserConfig(
-            encoding=module.encoding, default_indent=self.indent, default_newline=module.default_newline)
+            encoding=module.encoding, default_indent=self.indent, default_newline=module.default_newline
+        )
 
     def node(self, node: cst.CSTNode) -> Any:
         """The node with everything beneath it edited: itself, or a new one."""
         if id(node) not in self.dirty:
             return node
         changes: dict[str, Any] = {}
-        for f in fields(node):  # type: ignore[arg-type]
+        for f in fields(node):
             value = getattr(node, f.name)
             if isinstance(value, cst.CSTNode):
                 if id(value) in self.dirty:
@@ -179,8 +183,9 @@ class _Rebuild:
         def flush() -> None:
             if piece:
                 own.append(len(result))
-                result.append(cst.SimpleStatementLine([*piece[:-1], piece[-1].with_changes(
-                    semicolon=cst.MaybeSentinel.DEFAULT)]))
+                result.append(
+                    cst.SimpleStatementLine([*piece[:-1], piece[-1].with_changes(semicolon=cst.MaybeSentinel.DEFAULT)])
+                )
                 piece.clear()
 
         for small in line.body:
@@ -221,14 +226,16 @@ class _Rebuild:
         body = list(cst.parse_module(text, self.config).body)
         if edit.blank_lines and body:
             blank = [cst.EmptyLine(indent=False)] * edit.blank_lines
-            body[0] = body[0].with_changes(leading_lines=[*blank, *body[0].leading_lines])  # type: ignore[union-attr]
+            body[0] = body[0].with_changes(leading_lines=[*blank, *body[0].leading_lines])
         return body  # type: ignore[return-value]
 
-    def _open_suite(self, original: cst.SimpleStatementSuite, edited: cst.SimpleStatementSuite) -> cst.BaseSuite:
+    def _open_suite(self, original: cst.SimpleStatementSuite, edited: Any) -> Any:
         """`for x in y: a(); b()` as an indented block, where a statement is to be inserted or removed."""
         if not any(isinstance(e, Insert | Delete) for s in original.body for e in self.by_node.get(id(s), [])):
             return edited
-        lines = self._line(cst.SimpleStatementLine(body=original.body, trailing_whitespace=original.trailing_whitespace))
+        lines = self._line(
+            cst.SimpleStatementLine(body=original.body, trailing_whitespace=original.trailing_whitespace)
+        )
         return cst.IndentedBlock(body=lines or [cst.parse_statement("pass", self.config)])
 
     # -- expressions ---------------------------------------------------------------------------------------------
@@ -253,12 +260,13 @@ class _Rebuild:
                 return chain(node, self._expression(f"x.{edit.call}"))
             case Wrap():
                 template = self._expression(edit.template.replace("...", _PLACEHOLDER))
-                return template.deep_replace(_placeholder(template), node)  # type: ignore[arg-type]
+                return template.deep_replace(_placeholder(template), node)
         raise TypeError(f"not an edit of an expression: {edit}")
 
 
-def _with_leading(statements: list[cst.BaseStatement], owner: int, leading: Sequence[cst.EmptyLine]
-                  ) -> list[cst.BaseStatement]:
+def _with_leading(
+    statements: list[cst.BaseStatement], owner: int, leading: Sequence[cst.EmptyLine]
+) -> list[cst.BaseStatement]:
     """Give back the blank lines above a statement to what now stands first, its comments to the statement itself."""
     if not statements:
         return statements
@@ -306,13 +314,15 @@ def chain(node: cst.BaseExpression, template: cst.BaseExpression) -> cst.Call:
         if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
             dot = node.func.dot
             if isinstance(dot.whitespace_before, cst.ParenthesizedWhitespace):
-                space = dot.whitespace_before.with_changes(first_line=_plain(dot.whitespace_before.first_line),
-                                                           empty_lines=[])
+                space = dot.whitespace_before.with_changes(
+                    first_line=_plain(dot.whitespace_before.first_line), empty_lines=[]
+                )
                 if rpar and isinstance(rpar[-1].whitespace_before, cst.ParenthesizedWhitespace):
                     closing = rpar[-1].whitespace_before  # a comment behind the last stage stays behind it
                     space = space.with_changes(first_line=closing.first_line, empty_lines=closing.empty_lines)
-                    rpar[-1] = rpar[-1].with_changes(whitespace_before=closing.with_changes(
-                        first_line=_plain(closing.first_line), empty_lines=[]))
+                    rpar[-1] = rpar[-1].with_changes(
+                        whitespace_before=closing.with_changes(first_line=_plain(closing.first_line), empty_lines=[])
+                    )
                 dot = dot.with_changes(whitespace_before=space)
     elif not lpar:
         inner = node.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
@@ -332,8 +342,11 @@ def drop_keyword(call: cst.Call, name: str) -> cst.Call:
 
 def name_argument(call: cst.Call, argument: int | str, name: str) -> cst.Call:
     args = list(call.args)
-    at = argument if isinstance(argument, int) else next(
-        i for i, a in enumerate(args) if a.keyword is not None and a.keyword.value == argument)
+    at = (
+        argument
+        if isinstance(argument, int)
+        else next(i for i, a in enumerate(args) if a.keyword is not None and a.keyword.value == argument)
+    )
     args[at] = args[at].with_changes(keyword=cst.Name(name), equal=_equal(args))
     return call.with_changes(args=args)
 
@@ -364,22 +377,35 @@ def add_keyword(call: cst.Call, name: str, value: cst.BaseExpression) -> cst.Cal
         between = _between(args[:-1]) or _own_line(call) or cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
         closing = last.comma
         if isinstance(closing.whitespace_after, cst.ParenthesizedWhitespace) and isinstance(
-                between.whitespace_after, cst.ParenthesizedWhitespace):
-            between = between.with_changes(whitespace_after=between.whitespace_after.with_changes(
-                first_line=closing.whitespace_after.first_line, empty_lines=closing.whitespace_after.empty_lines))
-            closing = closing.with_changes(whitespace_after=closing.whitespace_after.with_changes(
-                first_line=_plain(closing.whitespace_after.first_line), empty_lines=[]))
+            between.whitespace_after, cst.ParenthesizedWhitespace
+        ):
+            between = between.with_changes(
+                whitespace_after=between.whitespace_after.with_changes(
+                    first_line=closing.whitespace_after.first_line, empty_lines=closing.whitespace_after.empty_lines
+                )
+            )
+            closing = closing.with_changes(
+                whitespace_after=closing.whitespace_after.with_changes(
+                    first_line=_plain(closing.whitespace_after.first_line), empty_lines=[]
+                )
+            )
         args[-1] = last.with_changes(comma=between)
         return call.with_changes(args=[*args, new.with_changes(comma=closing)])
     between = _between(args) or _own_line(call) or cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
     closing_space = last.whitespace_after_arg
     if isinstance(closing_space, cst.ParenthesizedWhitespace):
         if isinstance(between.whitespace_after, cst.ParenthesizedWhitespace):
-            between = between.with_changes(whitespace_after=between.whitespace_after.with_changes(
-                first_line=closing_space.first_line, empty_lines=closing_space.empty_lines))
+            between = between.with_changes(
+                whitespace_after=between.whitespace_after.with_changes(
+                    first_line=closing_space.first_line, empty_lines=closing_space.empty_lines
+                )
+            )
         elif closing_space.first_line.comment is not None:
-            between = between.with_changes(whitespace_after=closing_space.with_changes(
-                last_line=cst.SimpleWhitespace(closing_space.last_line.value + "    ")))
+            between = between.with_changes(
+                whitespace_after=closing_space.with_changes(
+                    last_line=cst.SimpleWhitespace(closing_space.last_line.value + "    ")
+                )
+            )
         closing_space = closing_space.with_changes(first_line=_plain(closing_space.first_line), empty_lines=[])
     args[-1] = last.with_changes(comma=between, whitespace_after_arg=cst.SimpleWhitespace(""))
     return call.with_changes(args=[*args, new.with_changes(whitespace_after_arg=closing_space)])
@@ -393,8 +419,9 @@ def _between(args: Sequence[cst.Arg]) -> cst.Comma | None:
     comma = commas[-1]
     space = comma.whitespace_after
     if isinstance(space, cst.ParenthesizedWhitespace):
-        comma = comma.with_changes(whitespace_after=space.with_changes(first_line=_plain(space.first_line),
-                                                                       empty_lines=[]))
+        comma = comma.with_changes(
+            whitespace_after=space.with_changes(first_line=_plain(space.first_line), empty_lines=[])
+        )
     elif isinstance(space, cst.SimpleWhitespace) and "\n" in space.value:
         comma = comma.with_changes(whitespace_after=cst.SimpleWhitespace(" "))
     return comma.with_changes(whitespace_before=cst.SimpleWhitespace(""))
@@ -410,4 +437,3 @@ def _own_line(call: cst.Call) -> cst.Comma | None:
 
 def _plain(line: cst.TrailingWhitespace) -> cst.TrailingWhitespace:
     return line.with_changes(whitespace=cst.SimpleWhitespace(""), comment=None)
-

@@ -34,9 +34,12 @@ class Options:
     ignored_in: Mapping[Path, frozenset[str]] = field(default_factory=dict, hash=False)  # codemods off in single files
 
     def codemods(self) -> list[Codemod]:
-        return [c for c in registry().values()
-                if c.name not in self.ignore
-                and (c.name in self.select if self.select is not None else c.level <= self.level)]
+        return [
+            c
+            for c in registry().values()
+            if c.name not in self.ignore
+            and (c.name in self.select if self.select is not None else c.level <= self.level)
+        ]
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ class Result:
 
     @property
     def status(self) -> str:
-        """"failed", "changed", "unchanged", or "not-applicable" for a file without TensorFlow."""
+        """ "failed", "changed", "unchanged", or "not-applicable" for a file without TensorFlow."""
         if self.error:
             return "failed"
         if self.after != self.before:
@@ -82,8 +85,12 @@ class Result:
         return "unchanged" if self.target else "not-applicable"
 
 
-def rewrite(paths: Sequence[Path], options: Options, target_of: Callable[[Source], Target],
-            data: dict[Path, bytes] | None = None) -> list[Result]:
+def rewrite(
+    paths: Sequence[Path],
+    options: Options,
+    target_of: Callable[[Source], Target],
+    data: dict[Path, bytes] | None = None,
+) -> list[Result]:
     """Rewrite files that belong together: an edit that needs two of them is made in both or in neither.
 
     Writes nothing. `data` gives the bytes of paths that are not to be read from disk.
@@ -96,8 +103,9 @@ def rewrite(paths: Sequence[Path], options: Options, target_of: Callable[[Source
         sys.setrecursionlimit(limit)
 
 
-def _rewrite(paths: Sequence[Path], options: Options, target_of: Callable[[Source], Target],
-             data: dict[Path, bytes] | None) -> list[Result]:
+def _rewrite(
+    paths: Sequence[Path], options: Options, target_of: Callable[[Source], Target], data: dict[Path, bytes] | None
+) -> list[Result]:
     results: dict[Path, Result] = {}
     sources: dict[Path, Source] = {}
     for path in paths:
@@ -123,12 +131,15 @@ def _rewrite(paths: Sequence[Path], options: Options, target_of: Callable[[Sourc
                 bad = Path(error.path)
                 others = [p for p in paths if p != bad]
                 again = {r.path: r for r in _rewrite(others, options, target_of, data)}
-                results = {p: again.get(p) or Result(p, results[p].before, results[p].before, error=error) for p in paths}
+                results = {
+                    p: again.get(p) or Result(p, results[p].before, results[p].before, error=error) for p in paths
+                }
     return list(results.values())
 
 
-def _settle(sources: dict[Path, Source], results: dict[Path, Result], options: Options,
-            target_of: Callable[[Source], Target]) -> None:
+def _settle(
+    sources: dict[Path, Source], results: dict[Path, Result], options: Options, target_of: Callable[[Source], Target]
+) -> None:
     for round_number in range(MAX_ROUNDS + 1):
         project = Project(target_of, options, editable=set(sources))
         scripts = [project.add(source) for source in sources.values()]
@@ -162,8 +173,11 @@ def _apply(script: Script, edits: list[Edit]) -> Source:
     except (SourceError, SyntaxError, ValueError) as error:
         _check_original(script.source)
         names = ", ".join(sorted({type(e).__name__ for e in edits}))
-        raise SourceError(script.path, f"the rewritten script does not compile ({error}; edits: {names}): "
-                          "nothing was written, please report this script") from None
+        raise SourceError(
+            script.path,
+            f"the rewritten script does not compile ({error}; edits: {names}): "
+            "nothing was written, please report this script",
+        ) from None
     return source
 
 
@@ -190,8 +204,11 @@ class _Plan:
                 try:
                     findings = list(codemod.run(script))
                 except RecursionError:
-                    raise SourceError(script.path, f"too entangled to be followed by {codemod.name}: please report "
-                                      f"this script (--ignore {codemod.name} leaves that out)") from None
+                    raise SourceError(
+                        script.path,
+                        f"too entangled to be followed by {codemod.name}: please report "
+                        f"this script (--ignore {codemod.name} leaves that out)",
+                    ) from None
                 for finding in findings:
                     if isinstance(finding, Refusal):
                         self._refuse(script, codemod, finding)
@@ -216,19 +233,33 @@ class _Plan:
             return
         self._seen.add(key)
         if fix.level and fix.level > self.options.level:
-            self._refuse(script, codemod, Refusal(fix.node, f"{fix.message}: changes more than -O{self.options.level} "
-                                                  f"allows", f"-O{fix.level} applies it"))
+            self._refuse(
+                script,
+                codemod,
+                Refusal(
+                    fix.node,
+                    f"{fix.message}: changes more than -O{self.options.level} allows",
+                    f"-O{fix.level} applies it",
+                ),
+            )
             return
         foreign = [e for e in fix.edits if owners[e.node].path not in self.project.editable]
         if foreign:
             other = owners[foreign[0].node]
             where = f"{_shown(other.path)}:{other.position(foreign[0].node)[0]}"
-            self._refuse(script, codemod, Refusal(
-                fix.node, f"needs a change in {where}",
-                f"tfboost rewrite {_shown(script.path)} {_shown(other.path)} edits both together"))
+            self._refuse(
+                script,
+                codemod,
+                Refusal(
+                    fix.node,
+                    f"needs a change in {where}",
+                    f"tfboost rewrite {_shown(script.path)} {_shown(other.path)} edits both together",
+                ),
+            )
             return
         if self._suppressed(self.project.owner(fix.node), codemod, [fix.node]) or any(
-                self._suppressed(owners[e.node], codemod, [e.node]) for e in fix.edits):
+            self._suppressed(owners[e.node], codemod, [e.node]) for e in fix.edits
+        ):
             return
         spelled: list[tuple[Script, Edit]] = []
         for edit in fix.edits:
@@ -242,15 +273,24 @@ class _Plan:
                 self._claims[edit.node, edit.slot] = edit
                 self.edits.setdefault(owner, []).append(edit)
         owner = self.project.owner(fix.node)
-        places = tuple(sorted({(o.statement(e.node).lineno, o.statement(e.node).end_lineno or 0)
-                               for e, o in ((e, owners[e.node]) for e in fix.edits) if o is owner}))
+        places = tuple(
+            sorted(
+                {
+                    (o.statement(e.node).lineno, o.statement(e.node).end_lineno or 0)
+                    for e, o in ((e, owners[e.node]) for e in fix.edits)
+                    if o is owner
+                }
+            )
+        )
         self.applied.setdefault(owner.path, []).append(
-            Applied(codemod.name, *owner.position(fix.node), fix.message, codemod.hardware, places))
+            Applied(codemod.name, *owner.position(fix.node), fix.message, codemod.hardware, places)
+        )
         for other in {owners[e.node] for e in fix.edits} - {owner}:
             nodes = [e.node for e in fix.edits if owners[e.node] is other]
             lines = tuple((other.statement(n).lineno, other.statement(n).end_lineno or 0) for n in nodes)
             self.applied.setdefault(other.path, []).append(
-                Applied(codemod.name, *other.position(nodes[0]), fix.message, codemod.hardware, lines))
+                Applied(codemod.name, *other.position(nodes[0]), fix.message, codemod.hardware, lines)
+            )
 
     def _conflicts(self, owner: Script, edit: Edit) -> bool:
         taken = self._claims.get((edit.node, edit.slot))
@@ -258,7 +298,9 @@ class _Plan:
             return taken != edit
         destroys = isinstance(edit, Replace | Delete)
         for (node, _), other in self._claims.items():
-            if isinstance(other, Replace | Delete) and (node is edit.node or node in owner.enclosing(edit.node, ast.AST)):
+            if isinstance(other, Replace | Delete) and (
+                node is edit.node or node in owner.enclosing(edit.node, ast.AST)
+            ):
                 return True
             if destroys and (node is edit.node or edit.node in owner.enclosing(node, ast.AST)):
                 return True

@@ -24,8 +24,20 @@ from .scopes import FUNCTIONS
 from .script import Script, Way
 from .values import Value, is_property
 
-UseKind = Literal["stage", "fit", "validate", "evaluate", "predict", "loop", "iterator", "input_fn", "adapt",
-                  "inspect", "attribute", "escape"]
+UseKind = Literal[
+    "stage",
+    "fit",
+    "validate",
+    "evaluate",
+    "predict",
+    "loop",
+    "iterator",
+    "input_fn",
+    "adapt",
+    "inspect",
+    "attribute",
+    "escape",
+]
 Role = Literal["training", "validation", "prediction", "iteration", "preprocessing", "unknown"]
 
 #: More routes than this from one dataset are not told apart: one escape is added.
@@ -40,14 +52,14 @@ COMBINING = {
     "tensorflow.data.experimental.choose_from_datasets": "choose_from_datasets",
 }
 #: Dataset classes that read the files that they are given, which may come from a dataset.
-READERS = {f"tensorflow.data.{n}": n
-           for n in ("TFRecordDataset", "TextLineDataset", "FixedLengthRecordDataset")}
+READERS = {f"tensorflow.data.{n}": n for n in ("TFRecordDataset", "TextLineDataset", "FixedLengthRecordDataset")}
 
 #: Stages that hand on what they get: a prefetch before them has everything ready.
 PASSING = frozenset("take skip repeat with_options enumerate shard take_while".split())
 
-_WRAPPERS = frozenset({"builtins.enumerate", "tqdm.tqdm", "tqdm.auto.tqdm", "tqdm.notebook.tqdm",
-                       "tensorflow_datasets.as_numpy"})
+_WRAPPERS = frozenset(
+    {"builtins.enumerate", "tqdm.tqdm", "tqdm.auto.tqdm", "tqdm.notebook.tqdm", "tensorflow_datasets.as_numpy"}
+)
 _LOOKS = frozenset("print len type isinstance hasattr id repr str bool callable help dir vars".split())
 _READS_ALL = frozenset("list tuple zip sum sorted next map".split())
 _ITERATORS = frozenset("make_one_shot_iterator make_initializable_iterator".split())
@@ -61,8 +73,12 @@ _SITES: dict[str, dict[str, UseKind]] = {
     "predict_generator": {"generator": "predict"},
 }
 _ROLES: dict[UseKind, Role] = {
-    "fit": "training", "validate": "validation", "evaluate": "validation", "predict": "prediction",
-    "adapt": "preprocessing", "escape": "unknown",
+    "fit": "training",
+    "validate": "validation",
+    "evaluate": "validation",
+    "predict": "prediction",
+    "adapt": "preprocessing",
+    "escape": "unknown",
 }
 
 
@@ -146,8 +162,9 @@ def upstream(dataset: Value) -> Iterator[Value]:
 def prefetched(dataset: Value) -> bool:
     """Whether it ends in a prefetch, or in one that only stages without work follow."""
     for stage in reversed(stages(dataset)):
-        if stage.name == "prefetch" or (stage.name == "apply" and _applies(
-                stage, "prefetch_to_device", "copy_to_device")):
+        if stage.name == "prefetch" or (
+            stage.name == "apply" and _applies(stage, "prefetch_to_device", "copy_to_device")
+        ):
             return True
         if stage.name not in PASSING:
             return False
@@ -212,7 +229,8 @@ def role(use: Use) -> Role | None:
         return _role_of_loop(use)
     if use.kind == "input_fn":
         return {"train": "training", "evaluate": "validation", "predict": "prediction"}.get(  # type: ignore
-            use.name, "unknown")
+            use.name, "unknown"
+        )
     return _ROLES.get(use.kind)
 
 
@@ -240,15 +258,20 @@ def consumers(script: Script) -> list[Use]:
                 found += [Use(script, r, "input_fn", "train", call) for r in _results(script, call.args[0])]
         for keyword in call.keywords:
             if keyword.arg == "input_fn":
-                found += [Use(script, body, "input_fn", _estimator_method(script, call), call)
-                          for body in _results(script, keyword.value)]
+                found += [
+                    Use(script, body, "input_fn", _estimator_method(script, call), call)
+                    for body in _results(script, keyword.value)
+                ]
     for node in ast.walk(script.tree):
         if isinstance(node, ast.For | ast.AsyncFor):
             iterated = _unwrapped(script, node.iter)
             if any(v.kind == "dataset" for v in script.values(iterated)):
                 found.append(Use(script, iterated, "loop", "for", node))
-    found = [u for u in found if u.kind not in ("loop", "iterator") or u.name == _DISTRIBUTE
-             or role(u) in ("training", "validation")]
+    found = [
+        u
+        for u in found
+        if u.kind not in ("loop", "iterator") or u.name == _DISTRIBUTE or role(u) in ("training", "validation")
+    ]
     return sorted(found, key=lambda u: (u.node.lineno, u.node.col_offset))
 
 
@@ -314,8 +337,7 @@ class _Forward:
         if isinstance(node, ast.expr) and all(u.call is not call or u.kind != kind for u in self.found):
             self.found.append(Use(script, node, kind, name, call))
 
-    def _use(self, script: Script, expr: ast.AST, path: Way, followed: bool
-             ) -> list[tuple[Script, ast.AST, Way]]:
+    def _use(self, script: Script, expr: ast.AST, path: Way, followed: bool) -> list[tuple[Script, ast.AST, Way]]:
         """Records what the parent of an expression does with it; returns where else the value goes."""
         parent = script.parents.get(expr)
         match parent:
@@ -348,16 +370,29 @@ class _Forward:
                     return self._returned(script, expr, path, function)
             case ast.Assign() | ast.AnnAssign():
                 targets = parent.targets if isinstance(parent, ast.Assign) else [parent.target]
-                if any(isinstance(t, ast.Subscript | ast.Starred) or (
-                        isinstance(t, ast.Tuple | ast.List) and not path) for t in targets):
+                if any(
+                    isinstance(t, ast.Subscript | ast.Starred) or (isinstance(t, ast.Tuple | ast.List) and not path)
+                    for t in targets
+                ):
                     self._add(script, expr, "escape", "a container", parent)
                 elif not followed and any(isinstance(t, ast.Attribute) for t in targets):
                     self._add(script, expr, "escape", "an attribute", parent)
             case ast.Subscript() if parent.value is expr and not followed:
                 self._add(script, expr, "escape", "a part of it that is not followed", parent)
-            case ast.Starred() | ast.Yield() | ast.YieldFrom() | ast.Await() | ast.BinOp() | ast.AugAssign() \
-                    | ast.arguments() | ast.Set() | ast.ListComp() | ast.SetComp() | ast.GeneratorExp() \
-                    | ast.DictComp():
+            case (
+                ast.Starred()
+                | ast.Yield()
+                | ast.YieldFrom()
+                | ast.Await()
+                | ast.BinOp()
+                | ast.AugAssign()
+                | ast.arguments()
+                | ast.Set()
+                | ast.ListComp()
+                | ast.SetComp()
+                | ast.GeneratorExp()
+                | ast.DictComp()
+            ):
                 self._add(script, expr, "escape", "a place that is not followed", parent)
             case ast.Dict() if not followed:
                 self._add(script, expr, "escape", "a dictionary", parent)
@@ -365,8 +400,7 @@ class _Forward:
                 self._add(script, expr, "inspect", "a comparison", parent)
         return []
 
-    def _method(self, script: Script, expr: ast.AST, attr: str, call: ast.Call
-                ) -> list[tuple[Script, ast.AST, Way]]:
+    def _method(self, script: Script, expr: ast.AST, attr: str, call: ast.Call) -> list[tuple[Script, ast.AST, Way]]:
         if attr == "as_numpy_iterator":
             return [(script, call, ())]
         if attr in catalog.DATASET_METHODS:
@@ -383,8 +417,9 @@ class _Forward:
             self._add(script, expr, "escape", f"`{attr}`", call)
         return []
 
-    def _argument(self, script: Script, expr: ast.AST, path: Way, call: ast.Call, followed: bool
-                  ) -> list[tuple[Script, ast.AST, Way]]:
+    def _argument(
+        self, script: Script, expr: ast.AST, path: Way, call: ast.Call, followed: bool
+    ) -> list[tuple[Script, ast.AST, Way]]:
         name, last = script.called(call), _name(call.func)
         if name in COMBINING or name in READERS:
             self._add(script, expr, "stage", COMBINING.get(name) or READERS[name], call)
@@ -396,26 +431,34 @@ class _Forward:
             self._add(script, expr, "inspect", last, call)
         elif last == _DISTRIBUTE or (name.startswith("builtins.") and last in _READS_ALL and not path):
             self._add(script, expr, "loop", last, call)
-        elif isinstance(call.func, ast.Attribute) and last in _SITES and (
-                site := [u for u in _site(script, call, last) if u.node is expr]):
+        elif (
+            isinstance(call.func, ast.Attribute)
+            and last in _SITES
+            and (site := [u for u in _site(script, call, last) if u.node is expr])
+        ):
             if path:
                 self._add(script, expr, "escape", f"`{last}` among other arguments", call)
             else:
                 self._add(script, expr, site[0].kind, last, call)
-        elif isinstance(call.func, ast.Attribute) and last in ("concatenate", "zip") \
-                and script.is_dataset(call.func.value):
+        elif (
+            isinstance(call.func, ast.Attribute)
+            and last in ("concatenate", "zip")
+            and script.is_dataset(call.func.value)
+        ):
             self._add(script, expr, "stage", last, call)
         elif isinstance(call.func, ast.Attribute) and last == "adapt":
             self._add(script, expr, "adapt", last, call)
         elif name in ("builtins.dict",) and isinstance(script.parents.get(expr), ast.keyword):
             self._add(script, expr, "escape", "a dictionary", call)
-        elif any(v.kind not in ("function", "method", "class") or v.script is None
-                 for v in script.values(call.func)) or not (followed or _received(script, call, expr)):
+        elif any(
+            v.kind not in ("function", "method", "class") or v.script is None for v in script.values(call.func)
+        ) or not (followed or _received(script, call, expr)):
             self._add(script, expr, "escape", f"`{last or 'a function'}`", call)
         return []
 
-    def _returned(self, script: Script, expr: ast.AST, path: Way, function: ast.AST
-                  ) -> list[tuple[Script, ast.AST, Way]]:
+    def _returned(
+        self, script: Script, expr: ast.AST, path: Way, function: ast.AST
+    ) -> list[tuple[Script, ast.AST, Way]]:
         """A function whose calls are not all seen: a dataset's method or an Estimator may be given it."""
         if isinstance(function, ast.FunctionDef) and is_property(function):
             return [(other, mention, path) for other, mention in _reads_of(script, function)]
@@ -424,8 +467,12 @@ class _Forward:
             mentions = [(script, function)]
         elif isinstance(function, ast.FunctionDef):
             for other in list(script.project.scripts.values()):
-                mentions += [(other, m) for name in other.aliases(function.name) for m in other.mentions(name)
-                             if any(v.node is function for v in other.values(m))]
+                mentions += [
+                    (other, m)
+                    for name in other.aliases(function.name)
+                    for m in other.mentions(name)
+                    if any(v.node is function for v in other.values(m))
+                ]
         further: list[tuple[Script, ast.AST, Way]] = []
         shown = "a lambda" if isinstance(function, ast.Lambda) else f"`{getattr(function, 'name', '')}`"
         places = {e: (s, e) for other, m in mentions for s, e in other.flow(m)}
@@ -435,9 +482,13 @@ class _Forward:
             call = other.parents.get(parent) if isinstance(parent, ast.keyword) else parent
             if isinstance(call, ast.Call) and place is call.func:
                 further.append((other, call, path))
-            elif not path and isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) \
-                    and call.func.attr in ("interleave", "flat_map", "apply") \
-                    and other.is_dataset(call.func.value):
+            elif (
+                not path
+                and isinstance(call, ast.Call)
+                and isinstance(call.func, ast.Attribute)
+                and call.func.attr in ("interleave", "flat_map", "apply")
+                and other.is_dataset(call.func.value)
+            ):
                 self._add(other, expr, "stage", call.func.attr, call)
             elif isinstance(parent, ast.keyword) and parent.arg == "input_fn" and isinstance(call, ast.Call):
                 self._add(other, expr, "input_fn", _estimator_method(other, call), call)
@@ -458,8 +509,12 @@ def _reads_of(script: Script, function: ast.FunctionDef) -> Iterator[tuple[Scrip
         for mention in other.mentions(function.name):
             if isinstance(mention, ast.Attribute):
                 for v in other.values(mention.value):
-                    if v.cls and v.cls.script and isinstance(v.cls.node, ast.ClassDef) \
-                            and v.cls.script.method(v.cls.node, function.name) == (script, function):
+                    if (
+                        v.cls
+                        and v.cls.script
+                        and isinstance(v.cls.node, ast.ClassDef)
+                        and v.cls.script.method(v.cls.node, function.name) == (script, function)
+                    ):
                         yield other, mention
 
 
@@ -478,7 +533,7 @@ def _received(script: Script, call: ast.Call, argument: ast.AST) -> bool:
             function, bound = found[1], True
         if not isinstance(function, ast.FunctionDef):
             return False
-        names = [a.arg for a in [*function.args.posonlyargs, *function.args.args]][int(bound):]
+        names = [a.arg for a in [*function.args.posonlyargs, *function.args.args]][int(bound) :]
         keywords = {a.arg for a in function.args.kwonlyargs}
         given = script.bind(call, tuple(names)).given
         if not any(e is argument and (n in names or n in keywords) for n, e in given.items()):
@@ -488,8 +543,7 @@ def _received(script: Script, call: ast.Call, argument: ast.AST) -> bool:
 
 # -- what a loop does ---------------------------------------------------------------------------------------
 
-_TRAINING_CALLS = frozenset(
-    "apply_gradients minimize train_on_batch GradientTape apply compute_gradients".split())
+_TRAINING_CALLS = frozenset("apply_gradients minimize train_on_batch GradientTape apply compute_gradients".split())
 _RUNNING_CALLS = frozenset("test_on_batch predict_on_batch test_step update_state".split())
 
 
@@ -511,12 +565,15 @@ def reached(script: Script, nodes: Iterable[ast.AST]) -> Iterator[tuple[Script, 
                 if not isinstance(expr, ast.Name | ast.Attribute):
                     continue
                 for value in where.values(expr):
-                    if value.kind in ("function", "method") and value.script \
-                            and isinstance(value.node, FUNCTIONS):
+                    if value.kind in ("function", "method") and value.script and isinstance(value.node, FUNCTIONS):
                         todo.append((value.script, value.node))
-                    elif value.kind in ("model", "layer") and value.cls and value.cls.script \
-                            and isinstance(value.cls.node, ast.ClassDef) \
-                            and (method := value.cls.script.method(value.cls.node, "call")):
+                    elif (
+                        value.kind in ("model", "layer")
+                        and value.cls
+                        and value.cls.script
+                        and isinstance(value.cls.node, ast.ClassDef)
+                        and (method := value.cls.script.method(value.cls.node, "call"))
+                    ):
                         todo.append(method)
 
 
@@ -549,8 +606,7 @@ def _role_of_loop(use: Use) -> Role:
 
 
 def _is_optimizer(script: Script, call: ast.Call) -> bool:
-    return isinstance(call.func, ast.Attribute) and any(
-        v.kind == "optimizer" for v in script.values(call.func.value))
+    return isinstance(call.func, ast.Attribute) and any(v.kind == "optimizer" for v in script.values(call.func.value))
 
 
 _RELATED: WeakKeyDictionary[Script, tuple[int, list[Script]]] = WeakKeyDictionary()
@@ -582,14 +638,24 @@ def related(script: Script) -> list[Script]:
 def in_function_of(script: Script, node: ast.AST, *methods: str) -> bool:
     """Whether a node stands in a function that is given to one of these dataset methods."""
     for function in script.enclosing(node, *FUNCTIONS):
-        mentions: list[ast.AST] = [function] if isinstance(function, ast.Lambda) else [
-            m for m in script.mentions(getattr(function, "name", "")) if any(
-                v.node is function for v in script.values(m))]
+        mentions: list[ast.AST] = (
+            [function]
+            if isinstance(function, ast.Lambda)
+            else [
+                m
+                for m in script.mentions(getattr(function, "name", ""))
+                if any(v.node is function for v in script.values(m))
+            ]
+        )
         for mention in mentions:
             parent = script.parents.get(mention)
             call = script.parents.get(parent) if isinstance(parent, ast.keyword) else parent
-            if isinstance(call, ast.Call) and call.func is not mention \
-                    and isinstance(call.func, ast.Attribute) and call.func.attr in methods:
+            if (
+                isinstance(call, ast.Call)
+                and call.func is not mention
+                and isinstance(call.func, ast.Attribute)
+                and call.func.attr in methods
+            ):
                 return True
     return False
 
@@ -607,8 +673,13 @@ def nondeterministic(script: Script) -> int | None:
         if "deterministic" not in member.source.text:
             continue
         for node in ast.walk(member.tree):
-            if isinstance(node, ast.Assign) and member.constant(node.value) is False and any(
+            if (
+                isinstance(node, ast.Assign)
+                and member.constant(node.value) is False
+                and any(
                     isinstance(t, ast.Attribute) and t.attr in ("deterministic", "experimental_deterministic")
-                    for t in node.targets):
+                    for t in node.targets
+                )
+            ):
                 return node.lineno
     return None

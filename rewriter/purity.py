@@ -55,23 +55,25 @@ _RANDOM = re.compile(
     r"|random_\w+|truncated_normal|multinomial|image\.(random_\w+|sample_distorted_bounding_box\w*)"
     r"|nn\.(dropout|alpha_dropout|\w*candidate_sampler|fractional_\w+_pool|sampled_softmax_loss|nce_loss)"
     r"|raw_ops\.(Random|Truncated|Parameterized|Multinomial)\w*|layers\.dropout"
-    r"|keras\.(backend\.(random_\w+|dropout)|random\.(?!SeedGenerator)\w+))$")
-_PYTHON = frozenset(
-    "py_function numpy_function py_func contrib.eager.py_func data.Dataset.from_generator".split())
+    r"|keras\.(backend\.(random_\w+|dropout)|random\.(?!SeedGenerator)\w+))$"
+)
+_PYTHON = frozenset("py_function numpy_function py_func contrib.eager.py_func data.Dataset.from_generator".split())
 _PRINTS = frozenset({"print", "Print", "debugging.print"})
 _WRITES = re.compile(
     r"(assign\w*|scatter_(add|sub|update|mul|div|min|max|nd_add|nd_sub|nd_update)|io\.write_\w+|write_file"
-    r"|summary\.\w+|contrib\.summary\.\w+|count_up_to)$")
+    r"|summary\.\w+|contrib\.summary\.\w+|count_up_to)$"
+)
 #: Objects with a state that operations change.
 _STATEFUL = re.compile(
     r"(Variable|get_variable|lookup\.(experimental\.)?(Mutable|Dense)HashTable|contrib\.lookup\.Mutable\w+"
-    r"|queue\.\w+Queue|\w+Queue|train\.ExponentialMovingAverage)$")
+    r"|queue\.\w+Queue|\w+Queue|train\.ExponentialMovingAverage)$"
+)
 _CHANGING_METHODS = re.compile(
     r"(assign\w*|scatter_\w+|batch_scatter_update|insert|insert_or_assign|remove|enqueue\w*|dequeue\w*"
-    r"|count_up_to)$")
+    r"|count_up_to)$"
+)
 _GENERATOR = re.compile(r"random\.(experimental\.)?(Generator|get_global_generator|create_rng)")
-_GENERATOR_DRAWS = frozenset(
-    "normal uniform truncated_normal uniform_full_int binomial make_seeds split".split())
+_GENERATOR_DRAWS = frozenset("normal uniform truncated_normal uniform_full_int binomial make_seeds split".split())
 
 #: Keras layers that draw whenever they are called, and those that draw only in training.
 _RANDOM_LAYER = re.compile(r"Random\w+|RandAugment|AugMix|CutMix|MixUp|GridMask|ChannelShuffle|Jittered\w+")
@@ -81,7 +83,8 @@ _NORMS = re.compile(r"(Sync)?BatchNormalization\w*|SpectralNormalization|VectorQ
 #: Python libraries that do nothing to a graph: what they compute is a constant of the traced function.
 _TRACED = frozenset(
     "builtins numpy math os pathlib functools itertools collections operator typing re json string copy "
-    "logging warnings time datetime six absl sys random enum dataclasses argparse abc glob".split())
+    "logging warnings time datetime six absl sys random enum dataclasses argparse abc glob".split()
+)
 #: Libraries of TensorFlow operations without state, but for names with "random" in them.
 _PURE_LIBRARIES = frozenset("tensorflow_addons tensorflow_text tensorflow_io tensorflow_graphics".split())
 
@@ -92,20 +95,37 @@ _HARMLESS_METHODS = frozenset(
     "append extend copy setdefault index count sort reverse popitem format join split strip lower upper "
     "replace startswith endswith decode encode rstrip lstrip rsplit zfill title astype reshape transpose "
     "sum mean std min max flatten squeeze clip tolist item dot swapaxes all any ravel repeat stack unstack "
-    "read write size gather concat evaluate lookup mark_used _replace _asdict".split())
+    "read write size gather concat evaluate lookup mark_used _replace _asdict".split()
+)
 
 #: What calls the functions that it is given.
 _TAKING_FUNCTIONS = frozenset(
     "cond case switch_case map_fn vectorized_map while_loop foldl foldr scan partial map filter flat_map "
-    "interleave apply".split())
+    "interleave apply".split()
+)
 
 #: Where the seed stands in calls that may have it by position.
 _SEED_POSITION = {
-    "image.random_flip_left_right": 1, "image.random_flip_up_down": 1, "image.random_brightness": 2,
-    "image.random_contrast": 3, "image.random_saturation": 3, "image.random_hue": 2, "image.random_crop": 2,
-    "image.random_jpeg_quality": 3, "random.uniform": 4, "random.normal": 4, "random.truncated_normal": 4,
-    "random.shuffle": 1, "random.categorical": 3, "random_uniform": 4, "random_normal": 4, "random_crop": 2,
-    "random_shuffle": 1, "truncated_normal": 4, "multinomial": 2, "nn.dropout": 3,
+    "image.random_flip_left_right": 1,
+    "image.random_flip_up_down": 1,
+    "image.random_brightness": 2,
+    "image.random_contrast": 3,
+    "image.random_saturation": 3,
+    "image.random_hue": 2,
+    "image.random_crop": 2,
+    "image.random_jpeg_quality": 3,
+    "random.uniform": 4,
+    "random.normal": 4,
+    "random.truncated_normal": 4,
+    "random.shuffle": 1,
+    "random.categorical": 3,
+    "random_uniform": 4,
+    "random_normal": 4,
+    "random_crop": 2,
+    "random_shuffle": 1,
+    "truncated_normal": 4,
+    "multinomial": 2,
+    "nn.dropout": 3,
 }
 
 
@@ -131,8 +151,9 @@ def seeds(script: Script) -> list[tuple[Script, ast.Call, str]]:
 
 def keras_seeds(script: Script) -> list[tuple[Script, ast.Call, str]]:
     """`seeds`, and `random.seed`: layers of Keras that draw take their seed from Python's `random`."""
-    return seeds(script) + [(m, c, "random.seed") for m in related(script) for c in m.calls
-                            if m.called(c) == "random.seed"]
+    return seeds(script) + [
+        (m, c, "random.seed") for m in related(script) for c in m.calls if m.called(c) == "random.seed"
+    ]
 
 
 def order_matters(script: Script, function: ast.expr, *, seen: bool = True) -> str:
@@ -158,8 +179,10 @@ def order_matters(script: Script, function: ast.expr, *, seen: bool = True) -> s
                 by_keras = effect.what[:1].isupper() or "keras.random" in effect.what
                 if found := (keras_seeds if by_keras else seeds)(script):
                     other, call, name = found[0]
-                    return (f"{what} draws random numbers {where} and `{name}` makes them repeatable "
-                            f"({_at(script, other, call)}): a parallel map would draw in another order")
+                    return (
+                        f"{what} draws random numbers {where} and `{name}` makes them repeatable "
+                        f"({_at(script, other, call)}): a parallel map would draw in another order"
+                    )
                 if not seen:
                     return f"{what} draws random numbers {where}, and whether a seed is set is not seen"
     return ""
@@ -216,8 +239,7 @@ class _Walk:
         for value in script.values(func):
             self._value(value, script, func, call, at)
 
-    def _value(self, value: Value, script: Script, func: ast.expr, call: ast.Call | None, at: ast.AST
-               ) -> None:
+    def _value(self, value: Value, script: Script, func: ast.expr, call: ast.Call | None, at: ast.AST) -> None:
         shown = _shown(value.name, script, func)
         match value.kind:
             case "function" | "method" if value.script is not None and isinstance(value.node, FUNCTIONS):
@@ -238,9 +260,13 @@ class _Walk:
                     self._function(*found)
                 else:
                     self._add("unknown", shown, script, at)
-            case "tensor" if value.name in ("tensorflow.function", "tensorflow.autograph.to_graph",
-                                            "tensorflow.autograph.experimental.do_not_convert",
-                                            "tensorflow.make_template", "tensorflow.recompute_grad"):
+            case "tensor" if value.name in (
+                "tensorflow.function",
+                "tensorflow.autograph.to_graph",
+                "tensorflow.autograph.experimental.do_not_convert",
+                "tensorflow.make_template",
+                "tensorflow.recompute_grad",
+            ):
                 if isinstance(value.node, ast.Call) and value.node.args and value.script:
                     self.called(value.script, value.node.args[0], call)
             case "constant" if value.literal is None:
@@ -258,8 +284,11 @@ class _Walk:
         if (function, True) in self._seen or len(self._seen) > 400:
             return
         self._seen.add((function, True))
-        body = function.body if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) else [
-            getattr(function, "body", function)]
+        body = (
+            function.body
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+            else [getattr(function, "body", function)]
+        )
         for statement in body:
             for node in ast.walk(statement):
                 if isinstance(node, ast.Call):
@@ -273,18 +302,21 @@ class _Walk:
             if not isinstance(argument, ast.Name | ast.Attribute):
                 continue
             for value in script.values(argument):  # tf.cond(p, flip, keep): a function that is handed on
-                if value.kind in ("function", "method") and value.script \
-                        and isinstance(value.node, FUNCTIONS):
+                if value.kind in ("function", "method") and value.script and isinstance(value.node, FUNCTIONS):
                     self._function(value.script, value.node)
-                elif value.kind == "symbol" and value.name.startswith("tensorflow.") \
-                        and self._takes_functions(script, call):
+                elif (
+                    value.kind == "symbol"
+                    and value.name.startswith("tensorflow.")
+                    and self._takes_functions(script, call)
+                ):
                     shown = _shown(value.name, script, argument)
                     self._symbol(value.name, script, None, argument, shown)
 
     @staticmethod
     def _takes_functions(script: Script, call: ast.Call) -> bool:
         last = script.called(call).rpartition(".")[2] or (
-            call.func.attr if isinstance(call.func, ast.Attribute) else "")
+            call.func.attr if isinstance(call.func, ast.Attribute) else ""
+        )
         return last in _TAKING_FUNCTIONS
 
     # -- the libraries --------------------------------------------------------------------------------------
@@ -306,7 +338,8 @@ class _Walk:
         elif root in _PURE_LIBRARIES:
             self._library(name, script, at, shown)
         elif (root not in _TRACED and catalog.kind_of_call(name) == "") or (
-                root == "builtins" and not hasattr(builtins, rest)):
+            root == "builtins" and not hasattr(builtins, rest)
+        ):
             self._add("unknown", shown, script, at)
 
     def _library(self, name: str, script: Script, at: ast.AST, shown: str) -> None:
@@ -321,8 +354,10 @@ class _Walk:
             return
         owner, root = base.name, base.name.split(".")[0]
         if _CHANGING_METHODS.match(name) and (
-                _STATEFUL.search(owner) or base.kind in ("unknown", "parameter")
-                or (base.kind == "tensor" and name.startswith("assign"))):
+            _STATEFUL.search(owner)
+            or base.kind in ("unknown", "parameter")
+            or (base.kind == "tensor" and name.startswith("assign"))
+        ):
             self._add("write", shown, script, at)
         elif _GENERATOR.search(owner):
             if name in _GENERATOR_DRAWS:
@@ -335,9 +370,15 @@ class _Walk:
                 self._add("unknown", shown, script, at)
         elif root in _PURE_LIBRARIES:
             self._library(f"{owner}.{name}", script, at, shown)
-        elif name not in ("__init__", "build") and (base.kind in ("unknown", "parameter") or (
-                base.kind == "object" and ("." in owner or owner == "super") and root not in _TRACED
-                and root != "tensorflow")):
+        elif name not in ("__init__", "build") and (
+            base.kind in ("unknown", "parameter")
+            or (
+                base.kind == "object"
+                and ("." in owner or owner == "super")
+                and root not in _TRACED
+                and root != "tensorflow"
+            )
+        ):
             self._add("unknown", shown, script, at)
 
     # -- Keras ----------------------------------------------------------------------------------------------
@@ -363,8 +404,7 @@ class _Walk:
         if built.unseen:
             self._add("unknown", shown, script, at)
 
-    def _library_layer(self, layer: Value, script: Script, at: ast.AST, shown: str, trains: bool, off: bool
-                       ) -> None:
+    def _library_layer(self, layer: Value, script: Script, at: ast.AST, shown: str, trains: bool, off: bool) -> None:
         path = layer.keras
         name = path.rpartition(".")[2] or layer.name.rpartition(".")[2]
         if not path:
@@ -380,8 +420,12 @@ class _Walk:
                 self._add("seeded" if seeded else "random", name, script, at)
             elif _NORMS.fullmatch(name) and trains:
                 self._add("write", f"{name}(training=...)", script, at)
-            elif name == "Lambda" and made and layer.script and (
-                    function := layer.script.bind(made, "layers.Lambda").get("function")):
+            elif (
+                name == "Lambda"
+                and made
+                and layer.script
+                and (function := layer.script.bind(made, "layers.Lambda").get("function"))
+            ):
                 self.called(layer.script, function, None)
         elif path.startswith("applications."):
             if trains:

@@ -93,9 +93,7 @@ _DEFINED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def is_main_guard(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and any(
-        isinstance(n, ast.Name) and n.id == "__name__" for n in ast.walk(node.test)
-    )
+    return isinstance(node, ast.If) and any(isinstance(n, ast.Name) and n.id == "__name__" for n in ast.walk(node.test))
 
 
 def module_level(node: ast.AST) -> Iterator[ast.AST]:

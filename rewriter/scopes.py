@@ -55,6 +55,7 @@ class Scope:
 
 
 Env: TypeAlias = dict[str, tuple[Binding, ...]]
+_Defined: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 class Names:
@@ -71,8 +72,8 @@ class Names:
         self._scope_of_name: dict[ast.Name, Scope] = {}
         self._loads: dict[Binding, list[ast.Name]] | None = None
         self._mentioned_with: dict[str, list[Env]] = {}
-        self._mentions_in: dict[ast.AST, set[str]] | None = None
-        self._envs_of: dict[ast.AST, list[Env]] = {}
+        self._mentions_in: dict[_Defined, set[str]] | None = None
+        self._envs_of: dict[_Defined, list[Env]] = {}
         self._declare(tree.body, self.module)
         self.at_end[tree] = self._block(tree.body, self.module, {}) or {}
 
@@ -101,7 +102,7 @@ class Names:
         inner: Scope | None = scope
         while inner and isinstance(inner.node, ast.ClassDef):
             inner = inner.parent
-        outermost: ast.AST | None = None
+        outermost: _Defined | None = None
         current: ast.AST | None = self.parents.get(name)
         while current is not None:
             if isinstance(current, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -112,14 +113,17 @@ class Names:
         if outermost not in self._envs_of:
             if self._mentions_in is None:
                 self._mentions_in = {
-                    node: {n.id if isinstance(n, ast.Name) else n.attr for n in ast.walk(node)
-                           if isinstance(n, ast.Name | ast.Attribute)}
+                    node: {
+                        n.id if isinstance(n, ast.Name) else n.attr
+                        for n in ast.walk(node)
+                        if isinstance(n, ast.Name | ast.Attribute)
+                    }
                     for node, s in self.scopes.items()
                     if s.parent is self.module
-                    and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
-            names = {outermost.name}  # type: ignore[attr-defined]
-            while more := {n.name for n, mentioned in self._mentions_in.items()  # type: ignore[attr-defined]
-                           if mentioned & names} - names:
+                    and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+                }
+            names = {outermost.name}
+            while more := {n.name for n, mentioned in self._mentions_in.items() if mentioned & names} - names:
                 names |= more
             self._envs_of[outermost] = [e for n in names for e in self._mentioned_with.get(n, ())]
         envs = [*self._envs_of[outermost], self.at_end.get(self.module.node, {})]
@@ -180,8 +184,9 @@ class Names:
                     found = scope.parent.lookup(name) if scope.parent else None
                     scope.elsewhere[name] = found[0] if found else scope.module
 
-    def _targets(self, target: ast.expr, value: ast.expr | None, kind: Kind, scope: Scope, path: tuple[int, ...] = ()
-                 ) -> Iterator[Binding]:
+    def _targets(
+        self, target: ast.expr, value: ast.expr | None, kind: Kind, scope: Scope, path: tuple[int, ...] = ()
+    ) -> Iterator[Binding]:
         if isinstance(target, ast.Name):
             yield self._bind(scope, target.id, kind, target, value=value, path=path)
         elif isinstance(target, ast.Tuple | ast.List):
@@ -196,8 +201,16 @@ class Names:
         """The names that one statement or expression binds itself, without its nested blocks."""
         match node:
             case ast.Import():
-                return [self._bind(scope, a.asname or a.name.split(".")[0], "import", a,
-                                   symbol=a.name if a.asname else a.name.split(".")[0]) for a in node.names]
+                return [
+                    self._bind(
+                        scope,
+                        a.asname or a.name.split(".")[0],
+                        "import",
+                        a,
+                        symbol=a.name if a.asname else a.name.split(".")[0],
+                    )
+                    for a in node.names
+                ]
             case ast.ImportFrom():
                 module = "." * node.level + (node.module or "")
                 found = []
@@ -391,7 +404,8 @@ def _defaults(arguments: ast.arguments) -> list[ast.expr]:
 
 def _type_checking(test: ast.expr) -> bool:
     return (isinstance(test, ast.Name) and test.id == "TYPE_CHECKING") or (
-        isinstance(test, ast.Attribute) and test.attr == "TYPE_CHECKING")
+        isinstance(test, ast.Attribute) and test.attr == "TYPE_CHECKING"
+    )
 
 
 def _union(a: tuple[Binding, ...], b: tuple[Binding, ...]) -> tuple[Binding, ...]:

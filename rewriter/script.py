@@ -120,7 +120,7 @@ class Project:
         return None
 
     def calls_of(self, function: ast.FunctionDef, script: Script) -> list[tuple[Script, ast.Call, int]]:
-        """Every call of a function, with the number of parameters that the receiver fills; [] when one may be unseen."""
+        """Every call of a function, and how many parameters the receiver fills; [] when a call may be unseen."""
         if function in self._callers:
             return self._callers[function]
         self._callers[function] = []  # while looking: recursion sees no callers
@@ -140,9 +140,9 @@ class Project:
                 if isinstance(parent, ast.Call) and parent.func is name:
                     bound = method and isinstance(name, ast.Attribute) and any(v.kind == "method" for v in values)
                     found.append((other, parent, int(bound)))
-                elif isinstance(parent, ast.Call) and _is_partial(other, parent):
-                    escaped = True
-                elif not isinstance(parent, ast.ImportFrom | ast.alias):
+                elif (isinstance(parent, ast.Call) and _is_partial(other, parent)) or not isinstance(
+                    parent, ast.ImportFrom | ast.alias
+                ):
                     escaped = True
         if method and function.name in ("call", "__call__", "build"):
             escaped = True
@@ -159,14 +159,11 @@ class Project:
                 parent = other.names.parents.get(name)
                 if isinstance(parent, ast.Call) and parent.func is name:
                     found.append((other, parent, 1))
-                elif not (isinstance(parent, ast.Call) and other.symbol(parent.func) == "builtins.super") \
-                        and not isinstance(parent, ast.ImportFrom | ast.alias):
+                elif not (
+                    isinstance(parent, ast.Call) and other.symbol(parent.func) == "builtins.super"
+                ) and not isinstance(parent, ast.ImportFrom | ast.alias):
                     return []
         return found
-
-
-def _is_partial(script: Script, call: ast.Call) -> bool:
-    return script.symbol(call.func) == "functools.partial"
 
 
 class Script:
@@ -246,8 +243,11 @@ class Script:
 
     def symbol(self, node: ast.AST | None) -> str:
         """Canonical dotted name of the library object that an expression is, "" where that is not certain."""
-        names = {v.name if v.kind == "symbol" else "" for v in self.values(node)
-                 if not (v.kind == "constant" and v.literal is None)}
+        names = {
+            v.name if v.kind == "symbol" else ""
+            for v in self.values(node)
+            if not (v.kind == "constant" and v.literal is None)
+        }
         return names.pop() if len(names) == 1 else ""
 
     def called(self, call: ast.Call) -> str:
@@ -273,8 +273,13 @@ class Script:
 
     def aliases(self, name: str) -> list[str]:
         """A name, and the names that `from x import name as other` gives it in this file."""
-        found = [b.name for scope in self.names.scopes.values() for bound in scope.bindings.values() for b in bound
-                 if b.kind == "import" and b.name != name and b.symbol.endswith(f".{name}")]
+        found = [
+            b.name
+            for scope in self.names.scopes.values()
+            for bound in scope.bindings.values()
+            for b in bound
+            if b.kind == "import" and b.name != name and b.symbol.endswith(f".{name}")
+        ]
         return [name, *dict.fromkeys(found)]
 
     # -- calls and their arguments -------------------------------------------------------------------------------
@@ -319,15 +324,16 @@ class Script:
     def _written_out(self, value: Value) -> dict[str, ast.expr] | None:
         for alias_script, alias in self.flow(value.node) if isinstance(value.node, ast.expr) else ():
             parent = alias_script.parents.get(alias)
-            if isinstance(parent, ast.Attribute) or (isinstance(parent, ast.Subscript)
-                                                     and not isinstance(parent.ctx, ast.Load)):
+            if isinstance(parent, ast.Attribute) or (
+                isinstance(parent, ast.Subscript) and not isinstance(parent.ctx, ast.Load)
+            ):
                 return None
         if isinstance(value.node, ast.Dict):
             if all(isinstance(k, ast.Constant) and isinstance(k.value, str) for k in value.node.keys):
                 return {k.value: v for k, v in zip(value.node.keys, value.node.values, strict=True)}  # type: ignore
         elif isinstance(value.node, ast.Call) and value.name == "builtins.dict" and not value.node.args:
-            if all(k.arg for k in value.node.keywords):
-                return {k.arg: k.value for k in value.node.keywords}  # type: ignore[misc]
+            given = {k.arg: k.value for k in value.node.keywords if k.arg}
+            return given if len(given) == len(value.node.keywords) else None
         return None
 
     def calls_to(self, *names: str) -> Iterator[ast.Call]:
@@ -404,17 +410,28 @@ class Script:
         found: list[tuple[Script, ast.ClassDef]] = [(self, node)]
         for script, cls in found:
             for base in script.bases(cls):
-                if base.kind == "class" and base.script and isinstance(base.node, ast.ClassDef) \
-                        and all(base.node is not c for _, c in found):
+                if (
+                    base.kind == "class"
+                    and base.script
+                    and isinstance(base.node, ast.ClassDef)
+                    and all(base.node is not c for _, c in found)
+                ):
                     found.append((base.script, base.node))
         return found
 
     def kind_of_class(self, node: ast.ClassDef) -> str:
         """What an instance is: "layer", "model", "loader", "callback", "optimizer", "schedule" or "object"."""
-        kinds = {"layers.Layer": "layer", "models.Model": "model", "models.Sequential": "model",
-                 "utils.Sequence": "loader", "utils.PyDataset": "loader", "callbacks.Callback": "callback",
-                 "optimizers.Optimizer": "optimizer", "optimizers.legacy.Optimizer": "optimizer",
-                 "optimizers.schedules.LearningRateSchedule": "schedule"}
+        kinds = {
+            "layers.Layer": "layer",
+            "models.Model": "model",
+            "models.Sequential": "model",
+            "utils.Sequence": "loader",
+            "utils.PyDataset": "loader",
+            "callbacks.Callback": "callback",
+            "optimizers.Optimizer": "optimizer",
+            "optimizers.legacy.Optimizer": "optimizer",
+            "optimizers.schedules.LearningRateSchedule": "schedule",
+        }
         for script, cls in self.ancestry(node):
             for base in script.bases(cls):
                 if base.keras in kinds:
@@ -458,11 +475,17 @@ class Script:
                 elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
                     pairs = [(statement.target, statement.value)]
                 for target, value in pairs:
-                    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) \
-                            and len(target.elts) == len(value.elts):
+                    if (
+                        isinstance(target, ast.Tuple)
+                        and isinstance(value, ast.Tuple)
+                        and len(target.elts) == len(value.elts)
+                    ):
                         pairs.extend(zip(target.elts, value.elts, strict=True))
-                    elif isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) \
-                            and target.value.id == "self":
+                    elif (
+                        isinstance(target, ast.Attribute)
+                        and isinstance(target.value, ast.Name)
+                        and target.value.id == "self"
+                    ):
                         found.setdefault(target.attr, []).append((script, value))
                     elif isinstance(target, ast.Name) and script.parents[statement] is cls:
                         found.setdefault(target.id, []).append((script, value))
@@ -478,9 +501,13 @@ class Script:
     @cached_property
     def opaque_star(self) -> bool:
         """A star import from somewhere that cannot be looked into: it may bind any name."""
-        return any(not catalog.in_module(catalog.canonical(b.symbol), "tensorflow")
-                   and not catalog.keras_path(b.symbol + ".x") and b.symbol not in ("numpy", "math", "typing")
-                   and self.project.resolve(self, b.symbol) is None for b in self.names.stars)
+        return any(
+            not catalog.in_module(catalog.canonical(b.symbol), "tensorflow")
+            and not catalog.keras_path(b.symbol + ".x")
+            and b.symbol not in ("numpy", "math", "typing")
+            and self.project.resolve(self, b.symbol) is None
+            for b in self.names.stars
+        )
 
     def from_star(self, name: str) -> str:
         """Dotted name of what a star import from TensorFlow, Keras or a file beside the script binds to a name."""
@@ -495,8 +522,10 @@ class Script:
                 continue
             if catalog.kind_of_call(dotted) and catalog.kind_of_call(dotted) != "array":
                 return dotted
-            if catalog.canonical(star.symbol) in ("tensorflow", "keras", "tensorflow.keras") \
-                    and name in catalog.STAR_NAMES:
+            if (
+                catalog.canonical(star.symbol) in ("tensorflow", "keras", "tensorflow.keras")
+                and name in catalog.STAR_NAMES
+            ):
                 return dotted
         return ""
 
@@ -564,8 +593,12 @@ class Script:
                         yield self, load, path
                     if owner is self.names.module:
                         yield from self._imported(target.id, path)
-        elif isinstance(target, ast.Tuple | ast.List) and path and isinstance(path[0], int) \
-                and path[0] < len(target.elts):
+        elif (
+            isinstance(target, ast.Tuple | ast.List)
+            and path
+            and isinstance(path[0], int)
+            and path[0] < len(target.elts)
+        ):
             yield from self._assigned(target.elts[path[0]], path[1:])
         elif isinstance(target, ast.Attribute):
             owners, text = self._classes_of(target.value), ast.dump(target.value)
@@ -579,8 +612,12 @@ class Script:
 
     def _classes_of(self, node: ast.expr) -> set[ast.AST]:
         """The project's classes that an expression may be an instance of, with their bases."""
-        return {c for v in self.values(node) if v.cls and v.cls.script and isinstance(v.cls.node, ast.ClassDef)
-                for _, c in v.cls.script.ancestry(v.cls.node)}
+        return {
+            c
+            for v in self.values(node)
+            if v.cls and v.cls.script and isinstance(v.cls.node, ast.ClassDef)
+            for _, c in v.cls.script.ancestry(v.cls.node)
+        }
 
     def _imported(self, name: str, path: Way) -> Iterator[tuple[Script, ast.AST, Way]]:
         for other in list(self.project.scripts.values()):
@@ -589,13 +626,15 @@ class Script:
             for alias in other.aliases(name):
                 for mention in other.mentions(alias):
                     owner = other.names.reaching(mention) if isinstance(mention, ast.Name) else ()
-                    if any(b.kind == "import" and self.project.resolve(other, b.symbol) == (self, name)
-                           for b in owner) or (isinstance(mention, ast.Attribute) and any(
-                               v.kind == "module" and v.script is self for v in other.values(mention.value))):
+                    if any(
+                        b.kind == "import" and self.project.resolve(other, b.symbol) == (self, name) for b in owner
+                    ) or (
+                        isinstance(mention, ast.Attribute)
+                        and any(v.kind == "module" and v.script is self for v in other.values(mention.value))
+                    ):
                         yield other, mention, path
 
-    def _passed(self, call: ast.Call, expr: ast.AST, path: Way
-                ) -> Iterator[tuple[Script, ast.AST, Way]]:
+    def _passed(self, call: ast.Call, expr: ast.AST, path: Way) -> Iterator[tuple[Script, ast.AST, Way]]:
         """Into the parameter of one of the project's own functions."""
         for callee in self.values(call.func):
             if callee.kind not in ("function", "method", "class") or callee.script is None:

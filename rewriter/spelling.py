@@ -23,13 +23,16 @@ def spell_out(script: Script, edit: Edit) -> tuple[Edit, list[Edit]]:
         imports.extend(added)
         return text
 
-    changed = {f: _NAME.sub(name, getattr(edit, f)) for f in ("value", "call", "template", "text")
-               if hasattr(edit, f) and _NAME.search(getattr(edit, f))}
+    changed = {
+        f: _NAME.sub(name, getattr(edit, f))
+        for f in ("value", "call", "template", "text")
+        if hasattr(edit, f) and _NAME.search(getattr(edit, f))
+    }
     return (replace(edit, **changed) if changed else edit), imports  # type: ignore[arg-type]
 
 
 def spell(script: Script, dotted: str, edit: Edit) -> tuple[str, list[Edit]]:
-    """The shortest spelling that the file has for a public name at the place of an edit; imports where there is none."""
+    """The shortest spelling that the file has for a public name where an edit is; imports where it has none."""
     node = edit.node
     candidates = []
     taken: set[str] = set()
@@ -38,10 +41,13 @@ def spell(script: Script, dotted: str, edit: Edit) -> tuple[str, list[Edit]]:
     while scope:
         if scope is own or not isinstance(scope.node, ast.ClassDef):
             for name, bindings in scope.bindings.items():
-                if name not in taken and (known := _stands_for(script, name, bindings, dotted)) \
-                        and (scope is not own or all(_before(script, b, edit) for b in bindings)):
+                if (
+                    name not in taken
+                    and (known := _stands_for(script, name, bindings, dotted))
+                    and (scope is not own or all(_before(script, b, edit) for b in bindings))
+                ):
                     full = dotted if catalog.in_module(dotted, known) else catalog.canonical(dotted)
-                    candidates.append(name + full[len(known):])
+                    candidates.append(name + full[len(known) :])
             taken.update(scope.bindings)
         scope = scope.parent
     if candidates:
@@ -86,14 +92,19 @@ def _before(script: Script, binding: Binding, edit: Edit) -> bool:
     if statement.lineno > line:
         return False
     around = set(script.enclosing(node, ast.AST))
-    return all(block in around or isinstance(block, ast.Try | ast.With)
-               for block in script.enclosing(statement, ast.If, ast.For, ast.While, ast.Try, ast.With))
+    return all(
+        block in around or isinstance(block, ast.Try | ast.With)
+        for block in script.enclosing(statement, ast.If, ast.For, ast.While, ast.Try, ast.With)
+    )
 
 
 def _added(script: Script, dotted: str, edit: Edit) -> tuple[str, list[Edit]]:
     root, _, rest = dotted.partition(".")
-    wanted = {"tensorflow": ("import tensorflow as {}", "tf"), "keras": ("import keras", "keras"),
-              "tf_keras": ("import tf_keras", "tf_keras")}
+    wanted = {
+        "tensorflow": ("import tensorflow as {}", "tf"),
+        "keras": ("import keras", "keras"),
+        "tf_keras": ("import tf_keras", "tf_keras"),
+    }
     if root == "horovod":
         module, _, rest = dotted.rpartition(".")
         statement, alias = f"import {module} as {{}}", "hvd"

@@ -69,12 +69,19 @@ def constant(value: object, node: ast.AST | None = None) -> Value:
 
 
 _OPERATORS = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
-    ast.Div: operator.truediv, ast.Mod: operator.mod, ast.Pow: operator.pow,
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Div: operator.truediv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
 }
 _KEEP_LENGTH = frozenset("astype copy clip round".split())
-_NUMPY_SHAPED = frozenset("zeros ones empty full random.rand random.randn random.random random.uniform random.normal "
-                          "random.randint random.integers random.random_sample random.standard_normal".split())
+_NUMPY_SHAPED = frozenset(
+    "zeros ones empty full random.rand random.randn random.random random.uniform random.normal "
+    "random.randint random.integers random.random_sample random.standard_normal".split()
+)
 #: What draws arrays: `rng = np.random.default_rng(0)`.
 _NUMPY_DRAWS = frozenset({"numpy.random.RandomState", "numpy.random.default_rng", "numpy.random.Generator"})
 
@@ -114,8 +121,15 @@ class Evaluator:
     def _alternatives(self, values: Iterable[Value], node: ast.AST) -> Values:
         unique: dict[object, Value] = {}
         for v in values:
-            key = (v.kind, v.node if v.kind not in ("constant", "symbol") else None, v.name,
-                   repr(v.literal), id(v.base) if v.base else 0, len(v.items), v.length)
+            key = (
+                v.kind,
+                v.node if v.kind not in ("constant", "symbol") else None,
+                v.name,
+                repr(v.literal),
+                id(v.base) if v.base else 0,
+                len(v.items),
+                v.length,
+            )
             unique.setdefault(key, v)
         if len(unique) > MAX_ALTERNATIVES:
             return (unknown("it has too many alternatives", node, self.script),)
@@ -172,8 +186,11 @@ class Evaluator:
             star = self.script.from_star(node.id)
             if star:
                 return self.symbol(star, node)
-            return (Value("symbol", node, self.script, f"builtins.{node.id}"),) if not self.script.opaque_star else (
-                unknown(f"`{node.id}` may come from a star import", node, self.script),)
+            return (
+                (Value("symbol", node, self.script, f"builtins.{node.id}"),)
+                if not self.script.opaque_star
+                else (unknown(f"`{node.id}` may come from a star import", node, self.script),)
+            )
         return [v for b in bindings for v in self.binding(b)]
 
     def binding(self, b: Binding) -> Values:
@@ -211,12 +228,25 @@ class Evaluator:
 
     def is_harmless_decorator(self, node: ast.expr) -> bool:
         target = node.func if isinstance(node, ast.Call) else node
-        return all(v.kind == "symbol" and catalog.canonical(v.name) in (
-            "tensorflow.function", "builtins.staticmethod", "builtins.classmethod", "builtins.property",
-            "functools.wraps", "tensorflow.autograph.experimental.do_not_convert", "functools.lru_cache",
-            "tensorflow.keras.utils.register_keras_serializable", "keras.saving.register_keras_serializable",
-            "keras.utils.register_keras_serializable", "abc.abstractmethod", "typing.override")
-            for v in self(target))
+        return all(
+            v.kind == "symbol"
+            and catalog.canonical(v.name)
+            in (
+                "tensorflow.function",
+                "builtins.staticmethod",
+                "builtins.classmethod",
+                "builtins.property",
+                "functools.wraps",
+                "tensorflow.autograph.experimental.do_not_convert",
+                "functools.lru_cache",
+                "tensorflow.keras.utils.register_keras_serializable",
+                "keras.saving.register_keras_serializable",
+                "keras.utils.register_keras_serializable",
+                "abc.abstractmethod",
+                "typing.override",
+            )
+            for v in self(target)
+        )
 
     def _parameter(self, b: Binding) -> Values:
         """A parameter is what its callers give, where every caller is seen; plus its default."""
@@ -228,10 +258,21 @@ class Evaluator:
         owner = self.script.names.parents.get(function)
         arguments = function.args
         positional = [a.arg for a in [*arguments.posonlyargs, *arguments.args]]
-        if isinstance(owner, ast.ClassDef) and positional and positional[0] == b.name \
-                and not any(isinstance(d, ast.Name) and d.id == "staticmethod" for d in function.decorator_list):
-            return (Value(self.script.kind_of_class(owner), None, self.script, "self",
-                          cls=Value("class", owner, self.script, owner.name)),)
+        if (
+            isinstance(owner, ast.ClassDef)
+            and positional
+            and positional[0] == b.name
+            and not any(isinstance(d, ast.Name) and d.id == "staticmethod" for d in function.decorator_list)
+        ):
+            return (
+                Value(
+                    self.script.kind_of_class(owner),
+                    None,
+                    self.script,
+                    "self",
+                    cls=Value("class", owner, self.script, owner.name),
+                ),
+            )
         if b.node in (arguments.vararg, arguments.kwarg):
             return (here,)
         key = ("parameter", b.node)
@@ -279,7 +320,8 @@ class Evaluator:
                 return found
             folder = base.script.path.parent
             if base.script.path.name == "__init__.py" and (
-                    inner := self.script.project.module([folder], attr, base.script.path)):
+                inner := self.script.project.module([folder], attr, base.script.path)
+            ):
                 return (Value("module", node, inner, attr),)
             return (unknown(f"`{attr}` is not found in {base.script.path.name}", node, self.script),)
         if base.kind == "constant" and base.literal is None:
@@ -335,8 +377,9 @@ class Evaluator:
             parent = script.parents.get(use)
             if isinstance(parent, ast.Attribute) and parent.attr in _CHANGES:
                 return True
-            if isinstance(parent, ast.AugAssign) or (isinstance(parent, ast.Subscript) and parent.value is use
-                                                     and not isinstance(parent.ctx, ast.Load)):
+            if isinstance(parent, ast.AugAssign) or (
+                isinstance(parent, ast.Subscript) and parent.value is use and not isinstance(parent.ctx, ast.Load)
+            ):
                 return True
         return False
 
@@ -345,8 +388,9 @@ class Evaluator:
             if value.literal is None:
                 return replace(value, literal=index)
             sizes = None if _is_filtered(value.node) else catalog.DATASET_SIZES.get(value.name.split(".")[-2])
-            return Value("array", value.node, value.script, value.name,
-                         length=sizes[int(value.literal == 1)] if sizes else None)
+            return Value(
+                "array", value.node, value.script, value.name, length=sizes[int(value.literal == 1)] if sizes else None
+            )
         if value.kind == "tfds":
             return replace(value, kind="dataset")
         return unknown("a part of a dataset element", value.node, value.script)
@@ -415,8 +459,12 @@ class Evaluator:
                 return ()
             case "object" if callee.cls is not None:
                 return (Value("object", *here, callee.name),)
-        if callee.kind == "unknown" and callee.name == IN_LOOP and isinstance(node.func, ast.Attribute) \
-                and node.func.attr in catalog.DATASET_METHODS:
+        if (
+            callee.kind == "unknown"
+            and callee.name == IN_LOOP
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in catalog.DATASET_METHODS
+        ):
             return (unknown(IN_LOOP, *here),)
         return (unknown("it is called on something that is not followed", *here),)
 
@@ -437,18 +485,25 @@ class Evaluator:
     def _symbol_call(self, callee: Value, node: ast.Call) -> Iterable[Value]:
         name, here = callee.name, (node, self.script)
         first = self.script.bind(node, ("0", "1", "2", "3"))
-        if name in ("tensorflow.data.Dataset.zip", "tensorflow.data.Dataset.sample_from_datasets",
-                    "tensorflow.data.Dataset.choose_from_datasets"):
+        if name in (
+            "tensorflow.data.Dataset.zip",
+            "tensorflow.data.Dataset.sample_from_datasets",
+            "tensorflow.data.Dataset.choose_from_datasets",
+        ):
             return (Value("dataset", *here, name),)
         if name == "tensorflow_datasets.load":
             with_info = self.script.argument(node, "with_info")
             info = with_info is not None and self.script.constant(with_info) is not False
             split = self.script.argument(node, "split")
-            several = split is None or any(v.kind == "sequence" or v.name in ("list", "builtins.list")
-                                           for v in self(split))
+            several = split is None or any(
+                v.kind == "sequence" or v.name in ("list", "builtins.list") for v in self(split)
+            )
             data = Value("tfds" if several else "dataset", *here, name)
-            return (Value("sequence", *here, "Tuple", items=((data,), (Value("object", *here, "info"),))),) \
-                if info else (data,)
+            return (
+                (Value("sequence", *here, "Tuple", items=((data,), (Value("object", *here, "info"),))),)
+                if info
+                else (data,)
+            )
         kind = catalog.kind_of_call(name)
         if kind == "load-data":
             return (Value("call-load-data", *here, name),)
@@ -466,8 +521,9 @@ class Evaluator:
         if name in ("builtins.int", "builtins.max", "builtins.min", "math.ceil", "math.floor", "builtins.round"):
             numbers = [self.script.number(a) for a in node.args]
             if numbers and all(n is not None for n in numbers) and not node.keywords:
-                function = {"int": int, "max": max, "min": min, "ceil": math.ceil, "floor": math.floor,
-                            "round": round}[name.split(".")[-1]]
+                function = {"int": int, "max": max, "min": min, "ceil": math.ceil, "floor": math.floor, "round": round}[
+                    name.split(".")[-1]
+                ]
                 try:
                     return (constant(function(*numbers), node),)  # type: ignore[operator]
                 except (TypeError, ValueError, OverflowError):
@@ -480,8 +536,11 @@ class Evaluator:
         path = catalog.keras_path(name)
         if path.startswith("layers.") and path[7:] in catalog.MERGE_FUNCTIONS:
             return (Value("tensor", *here, name),)
-        if (name.startswith("tensorflow.") and not path) or path in catalog.TENSOR_FUNCTIONS \
-                or path.startswith(("ops.", "activations.")):
+        if (
+            (name.startswith("tensorflow.") and not path)
+            or path in catalog.TENSOR_FUNCTIONS
+            or path.startswith(("ops.", "activations."))
+        ):
             return (Value("tensor", *here, name),)
         if not name.startswith("builtins.") and any(v.kind == "tensor" for a in node.args[:1] for v in self(a)):
             return (Value("tensor", *here, name),)
@@ -501,15 +560,39 @@ class Evaluator:
             if name in ("random.rand", "random.randn", "zeros", "ones", "empty", "full"):
                 shape = shape or argument
             elif shape is None and name.startswith("random.") and node.args:
-                shape = node.args[-1] if len(node.args) > 2 or name in ("random.random", "random.random_sample",
-                                                                         "random.standard_normal") else None
+                shape = (
+                    node.args[-1]
+                    if len(node.args) > 2 or name in ("random.random", "random.random_sample", "random.standard_normal")
+                    else None
+                )
             if isinstance(shape, ast.Tuple | ast.List):
                 shape = shape.elts[0] if shape.elts else None
             length = self.script.integer(shape) if shape is not None else None
-        elif name in ("array", "asarray", "expand_dims", "float32", "squeeze", "copy", "abs", "sin", "cos", "exp",
-                      "sqrt", "clip", "round", "log", "tanh") and argument is not None:
-            if name == "expand_dims" and self.script.integer(
-                    node.args[1] if len(node.args) > 1 else self.script.argument(node, "axis")) == 0:
+        elif (
+            name
+            in (
+                "array",
+                "asarray",
+                "expand_dims",
+                "float32",
+                "squeeze",
+                "copy",
+                "abs",
+                "sin",
+                "cos",
+                "exp",
+                "sqrt",
+                "clip",
+                "round",
+                "log",
+                "tanh",
+            )
+            and argument is not None
+        ):
+            if (
+                name == "expand_dims"
+                and self.script.integer(node.args[1] if len(node.args) > 1 else self.script.argument(node, "axis")) == 0
+            ):
                 return Value("array", node, self.script, name)
             length = self.length(self(argument))
         elif name in ("arange",) and len(node.args) == 1:
@@ -542,8 +625,9 @@ class Evaluator:
                     length = first if first is not None and first > 0 else None
                     if length is None and _is_length_of(shape[0] if shape else None):
                         length = base.length
-                    if first == -1 and math.prod(self.script.integer(e) or 0 for e in shape[1:]) == \
-                            catalog.IMAGE_VALUES.get(base.name.split(".")[-2] if "." in base.name else ""):
+                    if first == -1 and math.prod(
+                        self.script.integer(e) or 0 for e in shape[1:]
+                    ) == catalog.IMAGE_VALUES.get(base.name.split(".")[-2] if "." in base.name else ""):
                         length = base.length  # the images of `keras.datasets`, with an axis more or one less
                     return (Value("array", *here, base.name, length=length),)
                 return (Value("array", *here, base.name),)
@@ -609,19 +693,22 @@ class Evaluator:
 
 def _is_filtered(call: ast.AST | None) -> bool:
     """A `load_data(...)` that leaves samples out or splits them in its own way: `imdb.load_data(maxlen=80)`."""
-    return isinstance(call, ast.Call) and (len(call.args) > 3 or any(
-        k.arg in ("maxlen", "test_split", None) for k in call.keywords))
+    return isinstance(call, ast.Call) and (
+        len(call.args) > 3 or any(k.arg in ("maxlen", "test_split", None) for k in call.keywords)
+    )
 
 
 def is_property(function: ast.FunctionDef) -> bool:
-    return any((d.attr if isinstance(d, ast.Attribute) else getattr(d, "id", "")) in ("property", "cached_property")
-               for d in function.decorator_list)
+    return any(
+        (d.attr if isinstance(d, ast.Attribute) else getattr(d, "id", "")) in ("property", "cached_property")
+        for d in function.decorator_list
+    )
 
 
 def _default(function: ast.FunctionDef, name: str) -> ast.expr | None:
     a = function.args
     positional = [*a.posonlyargs, *a.args]
-    for arg, default in zip(positional[len(positional) - len(a.defaults):], a.defaults, strict=True):
+    for arg, default in zip(positional[len(positional) - len(a.defaults) :], a.defaults, strict=True):
         if arg.arg == name:
             return default
     for arg, kw_default in zip(a.kwonlyargs, a.kw_defaults, strict=True):

@@ -19,8 +19,15 @@ class Check:
         assert codemod in registry(), f"no codemod {codemod}"
         self.codemod, self.target, self.level, self.amp_dtype = codemod, target, level, amp_dtype
 
-    def run(self, source: str, *, target: str | None = None, level: int | None = None, amp_dtype: str | None = None,
-            folder: Path = Path("/nowhere")) -> Result:
+    def run(
+        self,
+        source: str,
+        *,
+        target: str | None = None,
+        level: int | None = None,
+        amp_dtype: str | None = None,
+        folder: Path = Path("/nowhere"),
+    ) -> Result:
         path = folder / "train.py"
         options = Options(level or self.level, frozenset({self.codemod}), amp_dtype=amp_dtype or self.amp_dtype)
         goal = named(target or self.target)

@@ -31,136 +31,187 @@ def call(tree: ast.Module, name: str) -> ast.Call:
     return next(n for n in ast.walk(tree) if isinstance(n, ast.Call) and ast.unparse(n.func).endswith(name))
 
 
-@pytest.mark.parametrize(("before", "after"), [
-    ("f()\n", "f(k=1)\n"),
-    ("f(a)\n", "f(a, k=1)\n"),
-    ("f(a,b)\n", "f(a,b,k=1)\n"),
-    ("f(a, b,)\n", "f(a, b, k=1,)\n"),
-    ("f(a, k=2)\n", "f(a, k=1)\n"),
-    ("f(x = 3)\n", "f(x = 3, k = 1)\n"),
-    ("f(*a, **b)\n", "f(*a, **b, k=1)\n"),
-    ("f(x for x in y)\n", "f((x for x in y), k=1)\n"),
-    ("f(a,\n  b)\n", "f(a,\n  b,\n  k=1)\n"),
-    ("f(\n    a,\n    b,\n)\n", "f(\n    a,\n    b,\n    k=1,\n)\n"),
-    ("f(\n    a,\n    b\n)\n", "f(\n    a,\n    b,\n    k=1\n)\n"),
-    ("f(\n    a\n)\n", "f(\n    a,\n    k=1\n)\n"),
-    ("f(\n    a,\n)\n", "f(\n    a,\n    k=1,\n)\n"),
-    ("f(\n    a,  # why\n    b,  # because\n)\n", "f(\n    a,  # why\n    b,  # because\n    k=1,\n)\n"),
-    ("f(\n    a,\n    b  # because\n)\n", "f(\n    a,\n    b,  # because\n    k=1\n)\n"),
-    ("f(a,  # one\n  b)  # two\n", "f(a,  # one\n  b,\n  k=1)  # two\n"),
-    ("f(\n    a, b,\n    c, d\n)\n", "f(\n    a, b,\n    c, d, k=1\n)\n"),
-    ("f(\n\ta,\n\tb,\n\t)\n", "f(\n\ta,\n\tb,\n\tk=1,\n\t)\n"),
-    ("f(a\n  ,b)\n", "f(a\n  ,b,k=1)\n"),
-    ("f(a, \\\n  b)\n", "f(a, \\\n  b, k=1)\n"),
-])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("f()\n", "f(k=1)\n"),
+        ("f(a)\n", "f(a, k=1)\n"),
+        ("f(a,b)\n", "f(a,b,k=1)\n"),
+        ("f(a, b,)\n", "f(a, b, k=1,)\n"),
+        ("f(a, k=2)\n", "f(a, k=1)\n"),
+        ("f(x = 3)\n", "f(x = 3, k = 1)\n"),
+        ("f(*a, **b)\n", "f(*a, **b, k=1)\n"),
+        ("f(x for x in y)\n", "f((x for x in y), k=1)\n"),
+        ("f(a,\n  b)\n", "f(a,\n  b,\n  k=1)\n"),
+        ("f(\n    a,\n    b,\n)\n", "f(\n    a,\n    b,\n    k=1,\n)\n"),
+        ("f(\n    a,\n    b\n)\n", "f(\n    a,\n    b,\n    k=1\n)\n"),
+        ("f(\n    a\n)\n", "f(\n    a,\n    k=1\n)\n"),
+        ("f(\n    a,\n)\n", "f(\n    a,\n    k=1,\n)\n"),
+        ("f(\n    a,  # why\n    b,  # because\n)\n", "f(\n    a,  # why\n    b,  # because\n    k=1,\n)\n"),
+        ("f(\n    a,\n    b  # because\n)\n", "f(\n    a,\n    b,  # because\n    k=1\n)\n"),
+        ("f(a,  # one\n  b)  # two\n", "f(a,  # one\n  b,\n  k=1)  # two\n"),
+        ("f(\n    a, b,\n    c, d\n)\n", "f(\n    a, b,\n    c, d, k=1\n)\n"),
+        ("f(\n\ta,\n\tb,\n\t)\n", "f(\n\ta,\n\tb,\n\tk=1,\n\t)\n"),
+        ("f(a\n  ,b)\n", "f(a\n  ,b,k=1)\n"),
+        ("f(a, \\\n  b)\n", "f(a, \\\n  b, k=1)\n"),
+    ],
+)
 def test_set_keyword(before: str, after: str) -> None:
     assert edit(before, lambda t: [SetKeyword(call(t, "f"), "k", "1")]) == after
 
 
-@pytest.mark.parametrize(("before", "after"), [
-    ("f(a, k=2)\n", "f(a)\n"),
-    ("f(k=2, a=1)\n", "f(a=1)\n"),
-    ("f(k=2)\n", "f()\n"),
-    ("f(\n    a,\n    k=2,\n)\n", "f(\n    a,\n)\n"),
-])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("f(a, k=2)\n", "f(a)\n"),
+        ("f(k=2, a=1)\n", "f(a=1)\n"),
+        ("f(k=2)\n", "f()\n"),
+        ("f(\n    a,\n    k=2,\n)\n", "f(\n    a,\n)\n"),
+    ],
+)
 def test_drop_keyword(before: str, after: str) -> None:
     assert edit(before, lambda t: [DropKeyword(call(t, "f"), "k")]) == after
 
 
-@pytest.mark.parametrize(("before", "after"), [
-    ("d = e.batch(3)\n", "d = e.batch(3).prefetch(1)\n"),
-    ("d = (e.batch(3))\n", "d = (e.batch(3).prefetch(1))\n"),
-    ("d = (\n    e\n    .batch(3)\n)\n", "d = (\n    e\n    .batch(3)\n    .prefetch(1)\n)\n"),
-    ("d = (\n    e\n    .batch(3)  # three\n)\n", "d = (\n    e\n    .batch(3)  # three\n    .prefetch(1)\n)\n"),
-    ("d = e \\\n    .batch(3)\n", "d = e \\\n    .batch(3) \\\n    .prefetch(1)\n"),
-    ("d = e.batch(\n    3\n)\n", "d = e.batch(\n    3\n).prefetch(1)\n"),
-    ("g(e.batch(3), 1)\n", "g(e.batch(3).prefetch(1), 1)\n"),
-    ("return_ = [e.batch(3)]\n", "return_ = [e.batch(3).prefetch(1)]\n"),
-])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("d = e.batch(3)\n", "d = e.batch(3).prefetch(1)\n"),
+        ("d = (e.batch(3))\n", "d = (e.batch(3).prefetch(1))\n"),
+        ("d = (\n    e\n    .batch(3)\n)\n", "d = (\n    e\n    .batch(3)\n    .prefetch(1)\n)\n"),
+        ("d = (\n    e\n    .batch(3)  # three\n)\n", "d = (\n    e\n    .batch(3)  # three\n    .prefetch(1)\n)\n"),
+        ("d = e \\\n    .batch(3)\n", "d = e \\\n    .batch(3) \\\n    .prefetch(1)\n"),
+        ("d = e.batch(\n    3\n)\n", "d = e.batch(\n    3\n).prefetch(1)\n"),
+        ("g(e.batch(3), 1)\n", "g(e.batch(3).prefetch(1), 1)\n"),
+        ("return_ = [e.batch(3)]\n", "return_ = [e.batch(3).prefetch(1)]\n"),
+    ],
+)
 def test_chain(before: str, after: str) -> None:
     assert edit(before, lambda t: [Chain(call(t, "batch"), "prefetch(1)")]) == after
 
 
 def test_edits_of_one_node_stack() -> None:
-    assert edit("d = e.batch(3)\n", lambda t: [
-        Chain(call(t, "batch"), "prefetch(1)"), SetKeyword(call(t, "batch"), "drop_remainder", "True"),
-        Wrap(call(t, "batch"), "g(..., 2)")]) == "d = g(e.batch(3, drop_remainder=True).prefetch(1), 2)\n"
+    assert (
+        edit(
+            "d = e.batch(3)\n",
+            lambda t: [
+                Chain(call(t, "batch"), "prefetch(1)"),
+                SetKeyword(call(t, "batch"), "drop_remainder", "True"),
+                Wrap(call(t, "batch"), "g(..., 2)"),
+            ],
+        )
+        == "d = g(e.batch(3, drop_remainder=True).prefetch(1), 2)\n"
+    )
 
 
 def test_edits_of_nested_nodes() -> None:
-    assert edit("m.compile(Adam(1), 'mse')\n", lambda t: [
-        Wrap(call(t, "Adam"), "hvd.DistributedOptimizer(...)"), SetKeyword(call(t, "Adam"), "epsilon", "1e-7"),
-        SetKeyword(call(t, "compile"), "jit_compile", "True")
-    ]) == "m.compile(hvd.DistributedOptimizer(Adam(1, epsilon=1e-7)), 'mse', jit_compile=True)\n"
+    assert (
+        edit(
+            "m.compile(Adam(1), 'mse')\n",
+            lambda t: [
+                Wrap(call(t, "Adam"), "hvd.DistributedOptimizer(...)"),
+                SetKeyword(call(t, "Adam"), "epsilon", "1e-7"),
+                SetKeyword(call(t, "compile"), "jit_compile", "True"),
+            ],
+        )
+        == "m.compile(hvd.DistributedOptimizer(Adam(1, epsilon=1e-7)), 'mse', jit_compile=True)\n"
+    )
 
 
 def test_name_argument() -> None:
-    assert edit("m.fit(g, 10,\n      generator = h)\n", lambda t: [
-        NameArgument(call(t, "fit"), 1, "steps_per_epoch"), NameArgument(call(t, "fit"), "generator", "x")
-    ]) == "m.fit(g, steps_per_epoch = 10,\n      x = h)\n"
+    assert (
+        edit(
+            "m.fit(g, 10,\n      generator = h)\n",
+            lambda t: [
+                NameArgument(call(t, "fit"), 1, "steps_per_epoch"),
+                NameArgument(call(t, "fit"), "generator", "x"),
+            ],
+        )
+        == "m.fit(g, steps_per_epoch = 10,\n      x = h)\n"
+    )
 
 
 def test_rename_and_replace() -> None:
-    assert edit("m . fit_generator(g)  # train\n", lambda t: [Rename(find(t, ast.Attribute), "fit")]) \
-        == "m . fit(g)  # train\n"  # type: ignore[arg-type]
-    assert edit("m.compile('adam', loss)\n", lambda t: [Replace(find(t, ast.Constant), "Lamb(0.001)")]) \
-        == "m.compile(Lamb(0.001), loss)\n"  # type: ignore[arg-type]
+    assert (
+        edit("m . fit_generator(g)  # train\n", lambda t: [Rename(find(t, ast.Attribute), "fit")])
+        == "m . fit(g)  # train\n"
+    )  # type: ignore[arg-type]
+    assert (
+        edit("m.compile('adam', loss)\n", lambda t: [Replace(find(t, ast.Constant), "Lamb(0.001)")])
+        == "m.compile(Lamb(0.001), loss)\n"
+    )  # type: ignore[arg-type]
 
 
 def after(statement: str, text: str, **more: object) -> Callable[[ast.Module], list[Edit]]:
     def make(tree: ast.Module) -> list[Edit]:
         node = next(n for n in ast.walk(tree) if isinstance(n, ast.stmt) and ast.unparse(n).startswith(statement))
         return [Insert(node, text, **more)]  # type: ignore[arg-type]
+
     return make
 
 
-@pytest.mark.parametrize(("before", "change", "expected"), [
-    ("import a\nimport b\n", after("import a", "p()"), "import a\np()\nimport b\n"),
-    ("import a  # one\n\nimport b\n", after("import a", "p()"), "import a  # one\np()\n\nimport b\n"),
-    ("import a\n\nx = 1\n", after("import a", "p()", blank_lines=1), "import a\n\np()\n\nx = 1\n"),
-    ("'''doc'''; import a\nx = 1\n", after("import a", "p()"), "'''doc'''; import a\np()\nx = 1\n"),
-    ("import a; x = 1  # both\n", after("import a", "p()"), "import a\np()\nx = 1  # both\n"),
-    ("# head\nimport a; x = 1;\n", after("x = 1", "p()", after=False), "# head\nimport a\np()\nx = 1;\n"),
-    ("# head\nx = 1\n", after("x = 1", "p()", after=False), "# head\np()\nx = 1\n"),
-    ("a\n\n# why\nx = 1\n", after("x = 1", "p()", after=False), "a\n\np()\n# why\nx = 1\n"),
-    ("for i in y: f(i); g(i)\nh()\n", after("f(i)", "p(i)"), "for i in y:\n    f(i)\n    p(i)\n    g(i)\nh()\n"),
-    ("if a: f()\nelse: g()\n", after("g()", "p()"), "if a: f()\nelse:\n    g()\n    p()\n"),
-    ("try:\n    import a\nexcept E:\n    a = 1\nx = 1\n", after("try", "p()"),
-     "try:\n    import a\nexcept E:\n    a = 1\np()\nx = 1\n"),
-    ("def f():\n\timport a\n\treturn a\n", after("import a", "p()"), "def f():\n\timport a\n\tp()\n\treturn a\n"),
-    ("def f():\n  import a\n  return a\n", after("import a", "if p:\n    q()"),
-     "def f():\n  import a\n  if p:\n    q()\n  return a\n"),
-    ("import a\n", after("import a", "p()"), "import a\np()\n"),
-    ("import a", after("import a", "p()"), "import a\np()"),
-    ("@d\ndef f():\n    pass\nx = 1\n", after("@d", "p()"), "@d\ndef f():\n    pass\np()\nx = 1\n"),
-    ("@d\ndef f():\n    pass\nx = 1\n", after("@d", "p()", after=False), "p()\n@d\ndef f():\n    pass\nx = 1\n"),
-    ("class A(B):\n    x = 1\n", after("class A", "p()", after=False), "p()\nclass A(B):\n    x = 1\n"),
-])
+@pytest.mark.parametrize(
+    ("before", "change", "expected"),
+    [
+        ("import a\nimport b\n", after("import a", "p()"), "import a\np()\nimport b\n"),
+        ("import a  # one\n\nimport b\n", after("import a", "p()"), "import a  # one\np()\n\nimport b\n"),
+        ("import a\n\nx = 1\n", after("import a", "p()", blank_lines=1), "import a\n\np()\n\nx = 1\n"),
+        ("'''doc'''; import a\nx = 1\n", after("import a", "p()"), "'''doc'''; import a\np()\nx = 1\n"),
+        ("import a; x = 1  # both\n", after("import a", "p()"), "import a\np()\nx = 1  # both\n"),
+        ("# head\nimport a; x = 1;\n", after("x = 1", "p()", after=False), "# head\nimport a\np()\nx = 1;\n"),
+        ("# head\nx = 1\n", after("x = 1", "p()", after=False), "# head\np()\nx = 1\n"),
+        ("a\n\n# why\nx = 1\n", after("x = 1", "p()", after=False), "a\n\np()\n# why\nx = 1\n"),
+        ("for i in y: f(i); g(i)\nh()\n", after("f(i)", "p(i)"), "for i in y:\n    f(i)\n    p(i)\n    g(i)\nh()\n"),
+        ("if a: f()\nelse: g()\n", after("g()", "p()"), "if a: f()\nelse:\n    g()\n    p()\n"),
+        (
+            "try:\n    import a\nexcept E:\n    a = 1\nx = 1\n",
+            after("try", "p()"),
+            "try:\n    import a\nexcept E:\n    a = 1\np()\nx = 1\n",
+        ),
+        ("def f():\n\timport a\n\treturn a\n", after("import a", "p()"), "def f():\n\timport a\n\tp()\n\treturn a\n"),
+        (
+            "def f():\n  import a\n  return a\n",
+            after("import a", "if p:\n    q()"),
+            "def f():\n  import a\n  if p:\n    q()\n  return a\n",
+        ),
+        ("import a\n", after("import a", "p()"), "import a\np()\n"),
+        ("import a", after("import a", "p()"), "import a\np()"),
+        ("@d\ndef f():\n    pass\nx = 1\n", after("@d", "p()"), "@d\ndef f():\n    pass\np()\nx = 1\n"),
+        ("@d\ndef f():\n    pass\nx = 1\n", after("@d", "p()", after=False), "p()\n@d\ndef f():\n    pass\nx = 1\n"),
+        ("class A(B):\n    x = 1\n", after("class A", "p()", after=False), "p()\nclass A(B):\n    x = 1\n"),
+    ],
+)
 def test_insert(before: str, change: Callable[[ast.Module], list[Edit]], expected: str) -> None:
     assert edit(before, change) == expected
 
 
-@pytest.mark.parametrize(("before", "expected"), [
-    ("a()\nkill()\nb()\n", "a()\nb()\n"),
-    ("a()\n# why kill\nkill()  # now\nb()\n", "a()\nb()\n"),
-    ("a(); kill(); b()\n", "a(); b()\n"),
-    ("a()\n\nkill()\nb()\n", "a()\n\nb()\n"),
-    ("a()\n\nkill()\n\n# b\nb()\n", "a()\n\n# b\nb()\n"),
-    ("if x:\n    kill()\nb()\n", "if x:\n    pass\nb()\n"),
-    ("if x: kill()\nb()\n", "if x:\n    pass\nb()\n"),
-])
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [
+        ("a()\nkill()\nb()\n", "a()\nb()\n"),
+        ("a()\n# why kill\nkill()  # now\nb()\n", "a()\nb()\n"),
+        ("a(); kill(); b()\n", "a(); b()\n"),
+        ("a()\n\nkill()\nb()\n", "a()\n\nb()\n"),
+        ("a()\n\nkill()\n\n# b\nb()\n", "a()\n\n# b\nb()\n"),
+        ("if x:\n    kill()\nb()\n", "if x:\n    pass\nb()\n"),
+        ("if x: kill()\nb()\n", "if x:\n    pass\nb()\n"),
+    ],
+)
 def test_delete(before: str, expected: str) -> None:
     assert edit(before, lambda t: [Delete(find(t, ast.Expr, "kill"))]) == expected  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("data", [
-    "# -*- coding: latin-1 -*-\nt = 'mod\xe8le'; f(t)\n".encode("latin-1"),
-    b"\xef\xbb\xbfimport a\nf('\xc3\xa9', a)\n",
-    b"import a\r\nx = 1\nf(a)\r\n",
-    b"import a\r\n\r\n\x0c\r\nf(a)   \r\n# end",
-    b"#!/usr/bin/env python\n\"\"\"doc\"\"\"\nif 1:\n\tf('''\r\n''')\n",
-    "f('ü', '日本')  # ü\n".encode(),
-])
+@pytest.mark.parametrize(
+    "data",
+    [
+        "# -*- coding: latin-1 -*-\nt = 'mod\xe8le'; f(t)\n".encode("latin-1"),
+        b"\xef\xbb\xbfimport a\nf('\xc3\xa9', a)\n",
+        b"import a\r\nx = 1\nf(a)\r\n",
+        b"import a\r\n\r\n\x0c\r\nf(a)   \r\n# end",
+        b"#!/usr/bin/env python\n\"\"\"doc\"\"\"\nif 1:\n\tf('''\r\n''')\n",
+        "f('ü', '日本')  # ü\n".encode(),
+    ],
+)
 def test_every_other_byte_stays(data: bytes) -> None:
     result = edit_bytes(data, lambda t: [SetKeyword(call(t, "f"), "k", "1")])
     assert result.replace(b", k=1", b"") == data and result != data

@@ -18,8 +18,14 @@ from rewriter.script import Script
 from rewriter.target import named
 
 
-def run(files: dict[str, str], given: list[str] | None = None, folder: Path = Path("/nowhere"), *, level: int = 2,
-        select: str = "") -> dict[str, Result]:
+def run(
+    files: dict[str, str],
+    given: list[str] | None = None,
+    folder: Path = Path("/nowhere"),
+    *,
+    level: int = 2,
+    select: str = "",
+) -> dict[str, Result]:
     data = {folder / name: textwrap.dedent(text).lstrip("\n").encode() for name, text in files.items()}
     for path, content in data.items():
         if folder != Path("/nowhere"):
@@ -63,11 +69,17 @@ def test_files_without_tensorflow_are_left_alone() -> None:
 
 
 def test_one_bad_file_does_not_stop_the_others() -> None:
-    results = run({"bad.py": "import keras\nprint 'x'\n", "train.py": """
+    results = run(
+        {
+            "bad.py": "import keras\nprint 'x'\n",
+            "train.py": """
         import tensorflow as tf
         model = tf.keras.Sequential([])
         model.fit(tf.data.Dataset.range(3).batch(1))
-        """}, select="prefetch")
+        """,
+        },
+        select="prefetch",
+    )
     assert results["bad.py"].status == "failed" and results["train.py"].status == "changed"
 
 
@@ -78,15 +90,18 @@ model.fit(tf.data.Dataset.range(3).batch(1)){comment}
 """
 
 
-@pytest.mark.parametrize(("comment", "status"), [
-    ("", "changed"),
-    ("  # tfboost: ignore", "unchanged"),
-    ("  # tfboost: ignore[prefetch]", "unchanged"),
-    ("  # TFBOOST:ignore[ xla , prefetch ]", "unchanged"),
-    ("  # noqa  # tfboost: ignore[prefetch]", "unchanged"),
-    ("  # tfboost: ignore[xla]", "changed"),
-    ("\nx = '# tfboost: ignore'", "changed"),
-])
+@pytest.mark.parametrize(
+    ("comment", "status"),
+    [
+        ("", "changed"),
+        ("  # tfboost: ignore", "unchanged"),
+        ("  # tfboost: ignore[prefetch]", "unchanged"),
+        ("  # TFBOOST:ignore[ xla , prefetch ]", "unchanged"),
+        ("  # noqa  # tfboost: ignore[prefetch]", "unchanged"),
+        ("  # tfboost: ignore[xla]", "changed"),
+        ("\nx = '# tfboost: ignore'", "changed"),
+    ],
+)
 def test_comments_that_suppress(comment: str, status: str) -> None:
     assert run({"a.py": FIT.format(comment=comment)}, select="prefetch")["a.py"].status == status
 
@@ -101,7 +116,9 @@ def test_a_comment_suppresses_refusals_too() -> None:
         model.fit(Rows()){}
         """
     assert run({"a.py": text.format("")}, select="loader-workers")["a.py"].refused
-    assert not run({"a.py": text.format("  # tfboost: ignore[loader-workers]")}, select="loader-workers")["a.py"].refused
+    assert not run({"a.py": text.format("  # tfboost: ignore[loader-workers]")}, select="loader-workers")[
+        "a.py"
+    ].refused
 
 
 # -- codemods made for these tests -----------------------------------------------------------------------------------
@@ -131,16 +148,24 @@ def making(name: str, make, *, level: int = 1, fix_level: int | None = None) -> 
 
 
 def test_edits_in_different_slots_of_one_call_stack(only) -> None:  # type: ignore[no-untyped-def]
-    only(making("one", lambda c: [SetKeyword(c, "a", "1")] if not c.keywords else []),
-         making("two", lambda c: [SetKeyword(c, "b", "2"), Chain(c, "g()")] if not c.keywords else []))
+    only(
+        making("one", lambda c: [SetKeyword(c, "a", "1")] if not c.keywords else []),
+        making("two", lambda c: [SetKeyword(c, "b", "2"), Chain(c, "g()")] if not c.keywords else []),
+    )
     result = run({"a.py": "import keras\nf(0)\n"})["a.py"]
     assert result.after == b"import keras\nf(0, a=1, b=2).g()\n" and len(result.applied) == 2
 
 
 def test_a_taken_slot_waits_for_the_next_round(only) -> None:  # type: ignore[no-untyped-def]
     def wrap(name: str, keyword: str) -> Codemod:
-        return making(name, lambda c: [Wrap(c, f"{name}(...)"), SetKeyword(c, keyword, "1")]
-                      if all(k.arg != keyword for k in c.keywords) else [])
+        return making(
+            name,
+            lambda c: (
+                [Wrap(c, f"{name}(...)"), SetKeyword(c, keyword, "1")]
+                if all(k.arg != keyword for k in c.keywords)
+                else []
+            ),
+        )
 
     only(wrap("g", "a"), wrap("h", "b"))
     assert run({"a.py": "import keras\nf(0)\n"})["a.py"].after == b"import keras\ng(h(f(0, a=1, b=1)))\n"
@@ -148,14 +173,18 @@ def test_a_taken_slot_waits_for_the_next_round(only) -> None:  # type: ignore[no
 
 def test_all_edits_of_a_fix_or_none(only) -> None:  # type: ignore[no-untyped-def]
     """`two` needs a slot that `one` has taken with another value: its other edit is not made either."""
-    only(making("one", lambda c: [SetKeyword(c, "a", "1")] if not c.keywords else []),
-         making("two", lambda c: [SetKeyword(c, "a", "2"), Chain(c, "g()")] if not c.keywords else []))
+    only(
+        making("one", lambda c: [SetKeyword(c, "a", "1")] if not c.keywords else []),
+        making("two", lambda c: [SetKeyword(c, "a", "2"), Chain(c, "g()")] if not c.keywords else []),
+    )
     assert run({"a.py": "import keras\nf(0)\n"})["a.py"].after == b"import keras\nf(0, a=1)\n"
 
 
 def test_replacing_conflicts_with_edits_beneath(only) -> None:  # type: ignore[no-untyped-def]
-    only(making("one", lambda c: [SetKeyword(c, "a", "1")] if not c.keywords else []),
-         making("two", lambda c: [Replace(c, "h(0)")] if not c.keywords else []))
+    only(
+        making("one", lambda c: [SetKeyword(c, "a", "1")] if not c.keywords else []),
+        making("two", lambda c: [Replace(c, "h(0)")] if not c.keywords else []),
+    )
     assert run({"a.py": "import keras\nf(0)\n"})["a.py"].after == b"import keras\nf(0, a=1)\n"
 
 
@@ -179,9 +208,12 @@ def test_a_fix_above_the_asked_level_is_a_refusal(only) -> None:  # type: ignore
 
 
 def test_levels_and_selection(only) -> None:  # type: ignore[no-untyped-def]
-    only(making("low", lambda c: [SetKeyword(c, "a", "1")] if not c.keywords else []),
-         making("high", lambda c: [SetKeyword(c, "b", "1")] if not any(k.arg == "b" for k in c.keywords) else [],
-                level=3))
+    only(
+        making("low", lambda c: [SetKeyword(c, "a", "1")] if not c.keywords else []),
+        making(
+            "high", lambda c: [SetKeyword(c, "b", "1")] if not any(k.arg == "b" for k in c.keywords) else [], level=3
+        ),
+    )
     text = {"a.py": "import keras\nf(0)\n"}
     assert [a.codemod for a in run(text, level=2)["a.py"].applied] == ["low"]
     assert [a.codemod for a in run(text, level=3)["a.py"].applied] == ["low", "high"]
@@ -199,24 +231,32 @@ def test_imports_are_spelled_as_the_file_has_them(only) -> None:  # type: ignore
     assert spelled("from tensorflow import data as d\nf(0)\n").endswith("f(0, a=d.AUTOTUNE)\n")
     assert spelled("from tensorflow.data import AUTOTUNE\nf(0)\n").endswith("f(0, a=AUTOTUNE)\n")
     assert spelled("import tensorflow as tf\nA = tf.data.experimental.AUTOTUNE\nf(0)\n").endswith("f(0, a=A)\n")
-    assert spelled("import tensorflow as tf\nf(0)\nA = tf.data.AUTOTUNE\n").endswith("f(0, a=tf.data.AUTOTUNE)\n"
-                                                                                    "A = tf.data.AUTOTUNE\n")
+    assert spelled("import tensorflow as tf\nf(0)\nA = tf.data.AUTOTUNE\n").endswith(
+        "f(0, a=tf.data.AUTOTUNE)\nA = tf.data.AUTOTUNE\n"
+    )
     assert spelled("import keras\nf(0)\n") == "import keras\nimport tensorflow as tf\nf(0, a=tf.data.AUTOTUNE)\n"
     assert spelled("from tensorflow import keras\ntf = 3\nf(tf)\n").startswith(
-        "from tensorflow import keras\nimport tensorflow as _tf\ntf = 3\n")
+        "from tensorflow import keras\nimport tensorflow as _tf\ntf = 3\n"
+    )
     assert spelled("import tensorflow as tf\ndef g(tf):\n    return f(tf)\n").startswith(
-        "import tensorflow as tf\nimport tensorflow as _tf\n")
+        "import tensorflow as tf\nimport tensorflow as _tf\n"
+    )
     assert spelled("def g():\n    import tensorflow as tf\n    return f(0)\n").endswith(
-        "    import tensorflow as tf\n    return f(0, a=tf.data.AUTOTUNE)\n")
+        "    import tensorflow as tf\n    return f(0, a=tf.data.AUTOTUNE)\n"
+    )
     assert spelled("try:\n    import tensorflow as tf\nexcept ImportError:\n    tf = None\nf(0)\n").endswith(
-        "f(0, a=tf.data.AUTOTUNE)\n")
+        "f(0, a=tf.data.AUTOTUNE)\n"
+    )
     assert spelled("try:\n    import keras\nexcept ImportError:\n    keras = None\nf(0)\n").endswith(
-        "    keras = None\nimport tensorflow as tf\nf(0, a=tf.data.AUTOTUNE)\n")
-    assert spelled("from __future__ import annotations\nfrom typing import TYPE_CHECKING\nif TYPE_CHECKING:\n"
-                   "    import tensorflow as tf\nf(0)\n").startswith(
-        "from __future__ import annotations\nfrom typing import TYPE_CHECKING\nimport tensorflow as ")
+        "    keras = None\nimport tensorflow as tf\nf(0, a=tf.data.AUTOTUNE)\n"
+    )
+    assert spelled(
+        "from __future__ import annotations\nfrom typing import TYPE_CHECKING\nif TYPE_CHECKING:\n"
+        "    import tensorflow as tf\nf(0)\n"
+    ).startswith("from __future__ import annotations\nfrom typing import TYPE_CHECKING\nimport tensorflow as ")
     assert spelled("from tensorflow import *\nf(0)\n") == (
-        "from tensorflow import *\nimport tensorflow as tf\nf(0, a=tf.data.AUTOTUNE)\n")
+        "from tensorflow import *\nimport tensorflow as tf\nf(0, a=tf.data.AUTOTUNE)\n"
+    )
 
 
 def test_deleting_and_refusing(only) -> None:  # type: ignore[no-untyped-def]

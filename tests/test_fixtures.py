@@ -28,8 +28,11 @@ else:
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 TARGETS = {"tf215": "tf2.15", "tf221": "tf2.21"}
-CASES = [(path.parent.name, env) for path in sorted(FIXTURES.glob("*/case.toml"))
-         for env in tomllib.loads(path.read_text())["envs"]]
+CASES = [
+    (path.parent.name, env)
+    for path in sorted(FIXTURES.glob("*/case.toml"))
+    for env in tomllib.loads(path.read_text())["envs"]
+]
 
 
 def modules(case: str) -> list[Path]:
@@ -58,9 +61,14 @@ def test_output(case: str, env: str) -> None:
     for result in rewritten(case, env, 2):
         wanted = expected(case, env, result.path)
         want = wanted.read_bytes() if wanted.exists() else result.before
-        assert result.after == want, "\n" + "".join(difflib.unified_diff(
-            want.decode().splitlines(keepends=True), result.after.decode().splitlines(keepends=True),
-            str(wanted), "rewritten"))
+        assert result.after == want, "\n" + "".join(
+            difflib.unified_diff(
+                want.decode().splitlines(keepends=True),
+                result.after.decode().splitlines(keepends=True),
+                str(wanted),
+                "rewritten",
+            )
+        )
 
 
 @pytest.mark.tf
@@ -94,8 +102,9 @@ def test_training(case: str, env: str, tmp_path: Path) -> None:
             assert all(map(math.isfinite, after)), f"{level}: {name} {before} became {after}"
             rounding = level == "O1" and seeded
             for a, b in zip(before, after, strict=True):
-                assert math.isclose(a, b, rel_tol=1e-3 if rounding else 0.35, abs_tol=1e-4 if rounding else 0.05), \
+                assert math.isclose(a, b, rel_tol=1e-3 if rounding else 0.35, abs_tol=1e-4 if rounding else 0.05), (
                     f"{level}: {name} {before} became {after}"
+                )
 
 
 def _same(a: Path, b: Path) -> bool:

@@ -39,9 +39,7 @@ def _shown(value: object) -> str:
 
 SEQUENTIAL = {
     "model = Sequential([layers.Dense(1), layers.Dense(2)])": ["Dense(2)"],
-    "model = Sequential([layers.Dense(1), layers.Dropout(0.5), layers.ReLU()])": [
-        "ReLU() < Dropout(0.5) < Dense(1)"
-    ],
+    "model = Sequential([layers.Dense(1), layers.Dropout(0.5), layers.ReLU()])": ["ReLU() < Dropout(0.5) < Dense(1)"],
     "model = Sequential([layers.Dense(1)] + [layers.Dense(2) for _ in range(3)])": ["Dense(2)"],
     "model = Sequential([*(layers.Dense(n) for n in (1, 2)), layers.Dense(3)])": ["Dense(3)"],
     """
@@ -118,9 +116,7 @@ FUNCTIONAL = {
         "GRU(1, return_state=True)"
     ],
     "i = Input((1,))\nmodel = Model(i, [layers.Dense(n)(i) for n in (1, 2)])": ["Dense(n)"],
-    "i = Input((1,))\nx = layers.Dense(1)(i)\nmodel = Model(i, x[:, 0] * 2)": [
-        "x[:, 0] * 2 < x[:, 0] < Dense(1)"
-    ],
+    "i = Input((1,))\nx = layers.Dense(1)(i)\nmodel = Model(i, x[:, 0] * 2)": ["x[:, 0] * 2 < x[:, 0] < Dense(1)"],
     """
     def block(x, n):
         y = layers.Dense(n)(x)
@@ -152,9 +148,7 @@ FUNCTIONAL = {
 
     model = Net(layers.Dense(2))
     """: ["Dense(2)"],
-    "i = Input((1,))\none = Model(i, layers.Dense(1)(i))\nmodel = tf.keras.models.clone_model(one)": [
-        "Dense(1)"
-    ],
+    "i = Input((1,))\none = Model(i, layers.Dense(1)(i))\nmodel = tf.keras.models.clone_model(one)": ["Dense(1)"],
 }
 
 
@@ -202,9 +196,7 @@ def test_everything_inside_is_listed() -> None:
     }
     assert [m.keras for m in found.models] == ["models.Sequential"]
     assert len(found.operators) == 2 and len(found.inputs) == 1
-    dense = {
-        v.node.lineno: v.node in found.hidden for v in found.layers if v.keras == "layers.Dense" and v.node
-    }  # type: ignore
+    dense = {v.node.lineno: v.node in found.hidden for v in found.layers if v.keras == "layers.Dense" and v.node}  # type: ignore
     assert sorted(dense.values()) == [False, True]
 
 

@@ -35,39 +35,59 @@ HEAD = "import tensorflow as tf\nmodel = tf.keras.Sequential([])\n"
 
 
 def test_stages_and_upstream() -> None:
-    s = script(HEAD + """
+    s = script(
+        HEAD
+        + """
 a = tf.data.Dataset.from_tensor_slices(x).map(f)
 b = tf.data.TFRecordDataset(tf.data.Dataset.list_files("*"))
 both = tf.data.Dataset.zip((a, b)).shuffle(10).batch(32)
-""")
+"""
+    )
     batch = value(s, "batch")
     assert [v.name.rpartition(".")[2] for v in stages(batch)] == ["zip", "shuffle", "batch"]
     assert [v.name.rpartition(".")[2] for v in upstream(batch)] == [
-        "batch", "shuffle", "zip", "map", "TFRecordDataset", "from_tensor_slices", "list_files"]
+        "batch",
+        "shuffle",
+        "zip",
+        "map",
+        "TFRecordDataset",
+        "from_tensor_slices",
+        "list_files",
+    ]
 
 
 def test_prefetched() -> None:
-    s = script(HEAD + "a = tf.data.Dataset.range(3).batch(2).prefetch(1).repeat()\n"
-               "b = tf.data.Dataset.range(3).prefetch(1).padded_batch(2)\n")
+    s = script(
+        HEAD + "a = tf.data.Dataset.range(3).batch(2).prefetch(1).repeat()\n"
+        "b = tf.data.Dataset.range(3).prefetch(1).padded_batch(2)\n"
+    )
     assert prefetched(value(s, "repeat")) and not prefetched(value(s, "padded_batch"))
 
 
 def test_routes_tell_what_a_dataset_is_for() -> None:
-    s = script(HEAD + """
+    s = script(
+        HEAD
+        + """
 source = tf.data.Dataset.from_tensor_slices(x)
 train = source.skip(100).shuffle(10)
 val = source.take(100)
 model.fit(train.batch(8), validation_data=val.batch(8))
 model.evaluate(val)
-""")
+"""
+    )
     assert ends(s, "from_tensor_slices") == [
-        (("skip", "shuffle", "batch"), "fit"), (("take", "batch"), "validate"), (("take",), "evaluate")]
+        (("skip", "shuffle", "batch"), "fit"),
+        (("take", "batch"), "validate"),
+        (("take",), "evaluate"),
+    ]
     assert roles(s, dataset(s, "skip")) == {"training"}
     assert roles(s, dataset(s, "take")) == {"validation"}
 
 
 def test_routes_through_functions_attributes_tuples_and_dicts() -> None:
-    s = script(HEAD + """
+    s = script(
+        HEAD
+        + """
 class Data:
     def __init__(self, ds):
         self.ds = ds
@@ -84,45 +104,56 @@ ds, n = load()
 run(model, prepare(ds, size=2)["train"])
 data = Data(ds)
 model.evaluate(data.ready)
-""")
+"""
+    )
     assert sorted(ends(s, "from_tensor_slices")) == [(("batch",), "fit"), (("repeat",), "evaluate")]
 
 
 def test_escapes() -> None:
-    s = script(HEAD + """
+    s = script(
+        HEAD
+        + """
 from elsewhere import use
 a = tf.data.Dataset.from_tensor_slices(x)
 use(a)
 def library():
     return a.cache()
 stored["a"] = a.repeat()
-""")
-    assert sorted(ends(s, "from_tensor_slices")) == [
-        ((), "escape"), (("cache",), "escape"), (("repeat",), "escape")]
+"""
+    )
+    assert sorted(ends(s, "from_tensor_slices")) == [((), "escape"), (("cache",), "escape"), (("repeat",), "escape")]
     assert roles(s, dataset(s, "from_tensor_slices")) == {"unknown"}
 
 
 def test_an_argument_that_a_function_does_not_use_is_no_escape() -> None:
-    s = script(HEAD + """
+    s = script(
+        HEAD
+        + """
 def run(ds, m):
     m.fit(x)
 run(tf.data.Dataset.from_tensor_slices(x), model)
-""")
+"""
+    )
     assert ends(s, "from_tensor_slices") == []
 
 
 def test_reading_functions_of_interleave() -> None:
-    s = script(HEAD + """
+    s = script(
+        HEAD
+        + """
 def read(name):
     return tf.data.TextLineDataset(name).skip(1)
 ds = tf.data.Dataset.list_files("*").interleave(read, cycle_length=2)
 model.fit(ds.batch(2))
-""")
+"""
+    )
     assert ends(s, "TextLineDataset") == [(("skip", "interleave", "batch"), "fit")]
 
 
 def test_loops() -> None:
-    s = script(HEAD + """
+    s = script(
+        HEAD
+        + """
 def step(x):
     with tf.GradientTape() as tape:
         return model(x)
@@ -136,11 +167,19 @@ for b in a.take(2):
 it = iter(a.repeat())
 while True:
     step(next(it))
-""")
+"""
+    )
     assert [roles(s, dataset(s, m)) for m in ("batch", "padded_batch", "take", "repeat")] == [
-        {"training"}, {"validation"}, {"iteration"}, {"training"}]
+        {"training"},
+        {"validation"},
+        {"iteration"},
+        {"training"},
+    ]
     assert [(u.kind, role(u)) for u in consumers(s)] == [
-        ("loop", "training"), ("loop", "validation"), ("iterator", "training")]
+        ("loop", "training"),
+        ("loop", "validation"),
+        ("iterator", "training"),
+    ]
 
 
 def test_modules_of_a_program_belong_together(tmp_path: Path) -> None:
@@ -153,7 +192,9 @@ def test_modules_of_a_program_belong_together(tmp_path: Path) -> None:
 
 
 def test_effects() -> None:
-    s = script(HEAD + """
+    s = script(
+        HEAD
+        + """
 class Reader:
     def __init__(self):
         self.seen = tf.Variable(0)
@@ -166,8 +207,14 @@ class Reader:
 def noise(x):
     return x + tf.random.normal((3,), seed=4) + helper(x)
 ds = tf.data.Dataset.range(3).map(Reader().parse)
-""")
+"""
+    )
     found = effects(s, dataset(s, "map").args[0])
     assert sorted((e.kind, e.what) for e in found) == [
-        ("print", "tf.print"), ("python", "tf.numpy_function"), ("random", "RandomZoom"),
-        ("seeded", "tf.random.normal"), ("unknown", "helper"), ("write", "self.seen.assign_add")]
+        ("print", "tf.print"),
+        ("python", "tf.numpy_function"),
+        ("random", "RandomZoom"),
+        ("seeded", "tf.random.normal"),
+        ("unknown", "helper"),
+        ("write", "self.seen.assign_add"),
+    ]

@@ -18,7 +18,8 @@ NAMES = "prefetch parallel-map parallel-reads loader-workers steps-per-execution
 def test_the_catalogue() -> None:
     assert set(NAMES) <= set(registry())
     assert [PHASES.index(c.phase) for c in registry().values()] == sorted(
-        PHASES.index(c.phase) for c in registry().values())
+        PHASES.index(c.phase) for c in registry().values()
+    )
 
 
 @pytest.mark.parametrize("codemod", registry().values(), ids=lambda c: c.name)
@@ -31,8 +32,9 @@ def test_page(codemod: Codemod) -> None:
 
 @pytest.mark.parametrize("codemod", registry().values(), ids=lambda c: c.name)
 def test_before_becomes_after(codemod: Codemod) -> None:
-    found = re.search(r"^Before(?: \(([^)]*)\))?:\n(.*?)^After(?: \(([^)]*)\))?:\n(.*?)(?=^\S|\Z)", codemod.doc,
-                      re.M | re.S)
+    found = re.search(
+        r"^Before(?: \(([^)]*)\))?:\n(.*?)^After(?: \(([^)]*)\))?:\n(.*?)(?=^\S|\Z)", codemod.doc, re.M | re.S
+    )
     assert found, "the page has no Before: and After: blocks"
     where, before, also, after = found.groups()
     where = where or also or "TensorFlow 2.15"

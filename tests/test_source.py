@@ -32,21 +32,24 @@ def run(data: bytes) -> Result:
     return result
 
 
-@pytest.mark.parametrize(("data", "message"), [
-    (b"print 'epoch', i\n", "train.py:1:1: cannot be parsed: Python 2 syntax"),
-    (b"import tensorflow\ntry:\n    f()\nexcept E, e:\n    pass\n", "train.py:4:8: cannot be parsed"),
-    (b"x = 1\n%matplotlib inline\n", "train.py:2:1: cannot be parsed: notebook magic"),
-    (b"x = 1\n!pip install tensorflow\n", "train.py:2:1: cannot be parsed: notebook magic"),
-    (b"x = 1\n\x00y\n", "train.py:2: contains a null byte"),
-    (b"\x89PNG\r\n\x1a\n\xff\xfe", "train.py:1: cannot be decoded"),
-    (b"x = '\xe9'\n", "train.py:1: cannot be decoded"),
-    (b"# -*- coding: nonsense -*-\nx = 1\n", "train.py:1: cannot be decoded: unknown encoding"),
-    (b"def f(:\n", "train.py:1:7: cannot be parsed"),
-    (b"if 1:\n\tx = 1\n        y = 2\n", "train.py:3"),
-    (b"x = " + b"(" * 300 + b")" * 300 + b"\n", "train.py:1"),
-    (b"x = 1\ny = " + b" + ".join([b"x"] * 600) + b"\n", "train.py:2: cannot be handled: nested more than"),
-    (b"f(" + b"a." * 2000 + b"b)", "train.py:1"),
-])
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"print 'epoch', i\n", "train.py:1:1: cannot be parsed: Python 2 syntax"),
+        (b"import tensorflow\ntry:\n    f()\nexcept E, e:\n    pass\n", "train.py:4:8: cannot be parsed"),
+        (b"x = 1\n%matplotlib inline\n", "train.py:2:1: cannot be parsed: notebook magic"),
+        (b"x = 1\n!pip install tensorflow\n", "train.py:2:1: cannot be parsed: notebook magic"),
+        (b"x = 1\n\x00y\n", "train.py:2: contains a null byte"),
+        (b"\x89PNG\r\n\x1a\n\xff\xfe", "train.py:1: cannot be decoded"),
+        (b"x = '\xe9'\n", "train.py:1: cannot be decoded"),
+        (b"# -*- coding: nonsense -*-\nx = 1\n", "train.py:1: cannot be decoded: unknown encoding"),
+        (b"def f(:\n", "train.py:1:7: cannot be parsed"),
+        (b"if 1:\n\tx = 1\n        y = 2\n", "train.py:3"),
+        (b"x = " + b"(" * 300 + b")" * 300 + b"\n", "train.py:1"),
+        (b"x = 1\ny = " + b" + ".join([b"x"] * 600) + b"\n", "train.py:2: cannot be handled: nested more than"),
+        (b"f(" + b"a." * 2000 + b"b)", "train.py:1"),
+    ],
+)
 def test_what_cannot_be_handled_is_one_line_with_a_position(data: bytes, message: str) -> None:
     with pytest.raises(SourceError) as error:
         parse(data, PATH)
@@ -54,10 +57,21 @@ def test_what_cannot_be_handled_is_one_line_with_a_position(data: bytes, message
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("data", [
-    b"", b"\n", b"\xef\xbb\xbf", b"#!/bin/sh\n", b"x = 1 \\\n + 2", "x = '\u2028'\ny = 1\n".encode(),
-    b"# coding: latin-1\nx = '\xe9'\n", b"x = 1\r\ny = 2\nz = 3\r\n", b"if 1:\n\tx = 1\n", b"x = 1\n    \n# end",
-])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\n",
+        b"\xef\xbb\xbf",
+        b"#!/bin/sh\n",
+        b"x = 1 \\\n + 2",
+        "x = '\u2028'\ny = 1\n".encode(),
+        b"# coding: latin-1\nx = '\xe9'\n",
+        b"x = 1\r\ny = 2\nz = 3\r\n",
+        b"if 1:\n\tx = 1\n",
+        b"x = 1\n    \n# end",
+    ],
+)
 def test_unusual_files_are_read(data: bytes) -> None:
     source = parse(data, PATH)
     assert len(source.lines) == source.text.count("\n") + 1

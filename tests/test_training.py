@@ -1,5 +1,5 @@
 """How many steps a call trains, which callbacks it has, and where a model goes."""
-# ruff: noqa: E501  (tables of scripts)
+
 
 from __future__ import annotations
 

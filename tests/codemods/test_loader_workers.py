@@ -30,8 +30,9 @@ model.compile("sgd", "mse")
 
 
 def test_keras_2_takes_workers_in_fit() -> None:
-    check.fixes(K2 + "model.fit(Rows(names), epochs=2)\n", K2 + "model.fit(Rows(names), epochs=2, workers=4)\n",
-                target="tf2.8")
+    check.fixes(
+        K2 + "model.fit(Rows(names), epochs=2)\n", K2 + "model.fit(Rows(names), epochs=2, workers=4)\n", target="tf2.8"
+    )
 
 
 def test_five_seconds_an_epoch_are_not_worth_it() -> None:
@@ -43,23 +44,27 @@ def test_the_users_choice_stays(arguments: str) -> None:
     check.ignores(K2 + f"model.fit(Rows(names), {arguments})\n", target="tf2.8")
 
 
-@pytest.mark.parametrize(("body", "reason"), [
-    ("self.served += 1", "__getitem__ writes self.served"),
-    ("self.cache[i] = 1", "__getitem__ writes self.cache[i]"),
-    ("COUNT[0] += 1", "__getitem__ writes COUNT[0]"),
-    ("global TOTAL; TOTAL = 1", "writes TOTAL"),
-    ("x = np.random.rand(3)", "draws random numbers"),
-    ("import random; random.random()", "draws random numbers"),
-    ("self.seen.append(i)", "calls self.seen.append"),
-    ("x = next(self.it)", "takes the next item"),
-    ("x = self.file[i]", "reads the open file self.file"),
-    ("x = self.rng.integers(3)", "self.rng"),
-    ("x = tf.image.resize(self.x, (3, 3))", "calls TensorFlow"),
-    ("bump(self)", "bump"),
-    ("self.helper()", "helper writes self.state"),
-])
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("self.served += 1", "__getitem__ writes self.served"),
+        ("self.cache[i] = 1", "__getitem__ writes self.cache[i]"),
+        ("COUNT[0] += 1", "__getitem__ writes COUNT[0]"),
+        ("global TOTAL; TOTAL = 1", "writes TOTAL"),
+        ("x = np.random.rand(3)", "draws random numbers"),
+        ("import random; random.random()", "draws random numbers"),
+        ("self.seen.append(i)", "calls self.seen.append"),
+        ("x = next(self.it)", "takes the next item"),
+        ("x = self.file[i]", "reads the open file self.file"),
+        ("x = self.rng.integers(3)", "self.rng"),
+        ("x = tf.image.resize(self.x, (3, 3))", "calls TensorFlow"),
+        ("bump(self)", "bump"),
+        ("self.helper()", "helper writes self.state"),
+    ],
+)
 def test_loaders_with_state_stay_alone(body: str, reason: str) -> None:
-    check.refuses(f"""
+    check.refuses(
+        f"""
 import random
 import h5py
 import numpy as np
@@ -81,11 +86,15 @@ class Rows(tf.keras.utils.Sequence):
 model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
 model.compile("sgd", "mse")
 model.fit(Rows())
-""", reason, target="tf2.8")
+""",
+        reason,
+        target="tf2.8",
+    )
 
 
 def test_generators_get_no_workers() -> None:
-    check.ignores("""
+    check.ignores(
+        """
 import tensorflow as tf
 def batches():
     while True:
@@ -93,7 +102,9 @@ def batches():
 model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
 model.compile("sgd", "mse")
 model.fit(batches(), steps_per_epoch=3)
-""", target="tf2.8")
+""",
+        target="tf2.8",
+    )
 
 
 K3 = """
@@ -112,20 +123,28 @@ net.compile("sgd", "mse")
 
 
 def test_keras_3_takes_workers_on_the_loader() -> None:
-    check.fixes(K3 + "train, val = Rows(), Rows()\nnet.fit(train, validation_data=val)\n",
-                K3 + "train, val = Rows(workers=4), Rows(workers=4)\nnet.fit(train, validation_data=val)\n",
-                target="keras3")
+    check.fixes(
+        K3 + "train, val = Rows(), Rows()\nnet.fit(train, validation_data=val)\n",
+        K3 + "train, val = Rows(workers=4), Rows(workers=4)\nnet.fit(train, validation_data=val)\n",
+        target="keras3",
+    )
 
 
 def test_keras_3_constructor_that_forwards() -> None:
-    forwards = K3.replace("    def __len__", "    def __init__(self, n, **kw):\n        super().__init__(**kw)\n"
-                          "        self.n = n\n    def __len__")
+    forwards = K3.replace(
+        "    def __len__",
+        "    def __init__(self, n, **kw):\n        super().__init__(**kw)\n        self.n = n\n    def __len__",
+    )
     check.fixes(forwards + "net.fit(Rows(3))\n", forwards + "net.fit(Rows(3, workers=4))\n", target="keras3")
 
 
 def test_keras_3_constructor_that_does_not_forward() -> None:
-    check.refuses(K3.replace("    def __len__", "    def __init__(self):\n        super().__init__()\n    def __len__")
-                  + "net.fit(Rows())\n", "does not pass `**kwargs` on", target="keras3")
+    check.refuses(
+        K3.replace("    def __len__", "    def __init__(self):\n        super().__init__()\n    def __len__")
+        + "net.fit(Rows())\n",
+        "does not pass `**kwargs` on",
+        target="keras3",
+    )
 
 
 FIT_GENERATOR = """
@@ -138,21 +157,32 @@ net.compile("sgd", "mse")
 """
 
 
-@pytest.mark.parametrize(("before", "after"), [
-    ("net.fit_generator(batches(), 10, 3, verbose=0)", "net.fit(batches(), steps_per_epoch=10, epochs=3, verbose=0)"),
-    ("net.fit_generator(generator=batches(), steps_per_epoch=10, workers=1, max_queue_size=10)",
-     "net.fit(x=batches(), steps_per_epoch=10)"),
-    ("net.fit(batches(), steps_per_epoch=3, workers=1)", "net.fit(batches(), steps_per_epoch=3)"),
-    ("net.predict_generator(batches(), 5)", "net.predict(batches(), steps=5)"),
-    ("score = net.evaluate_generator(batches(), steps=5)", "score = net.evaluate(batches(), steps=5)"),
-])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (
+            "net.fit_generator(batches(), 10, 3, verbose=0)",
+            "net.fit(batches(), steps_per_epoch=10, epochs=3, verbose=0)",
+        ),
+        (
+            "net.fit_generator(generator=batches(), steps_per_epoch=10, workers=1, max_queue_size=10)",
+            "net.fit(x=batches(), steps_per_epoch=10)",
+        ),
+        ("net.fit(batches(), steps_per_epoch=3, workers=1)", "net.fit(batches(), steps_per_epoch=3)"),
+        ("net.predict_generator(batches(), 5)", "net.predict(batches(), steps=5)"),
+        ("score = net.evaluate_generator(batches(), steps=5)", "score = net.evaluate(batches(), steps=5)"),
+    ],
+)
 def test_keras_3_has_no_fit_generator(before: str, after: str) -> None:
     check.fixes(FIT_GENERATOR + before + "\n", FIT_GENERATOR + after + "\n", target="keras3")
 
 
 def test_names_of_keras_1_are_refused() -> None:
-    check.refuses(FIT_GENERATOR + "net.fit_generator(batches(), samples_per_epoch=100, nb_epoch=2)\n",
-                  "names of Keras 1", target="keras3")
+    check.refuses(
+        FIT_GENERATOR + "net.fit_generator(batches(), samples_per_epoch=100, nb_epoch=2)\n",
+        "names of Keras 1",
+        target="keras3",
+    )
     check.refuses(FIT_GENERATOR + "net.fit_generator(batches(), **options)\n", "splat", target="keras3")
 
 
@@ -173,8 +203,14 @@ net.compile("sgd", "mse")
 
 
 def test_loader_in_a_module_beside_the_script(tmp_path: Path) -> None:
-    (tmp_path / "data.py").write_text("import keras\nclass Rows(keras.utils.PyDataset):\n    def __len__(self):\n"
-                                      "        return 3\n    def __getitem__(self, i):\n        self.n = i\n"
-                                      "        return i\n")
-    check.refuses("import keras\nfrom data import Rows\nnet = keras.Sequential([])\nnet.fit(Rows())\n",
-                  "__getitem__ writes self.n (line 6)", target="keras3", folder=tmp_path)
+    (tmp_path / "data.py").write_text(
+        "import keras\nclass Rows(keras.utils.PyDataset):\n    def __len__(self):\n"
+        "        return 3\n    def __getitem__(self, i):\n        self.n = i\n"
+        "        return i\n"
+    )
+    check.refuses(
+        "import keras\nfrom data import Rows\nnet = keras.Sequential([])\nnet.fit(Rows())\n",
+        "__getitem__ writes self.n (line 6)",
+        target="keras3",
+        folder=tmp_path,
+    )

@@ -633,6 +633,11 @@ REFUSED = {
         "model = Sequential([layers.LayerNormalization(epsilon=1e-12), layers.Dense(1)])",
         "epsilon",
     ),
+    "a normalized product": (
+        "i = Input((4,))\nx = layers.Dense(4)(i)\n"
+        "model = Model(i, layers.Dense(1)(layers.Dot(axes=1, normalize=True)([x, x])))",
+        "divides by zero",
+    ),
     "a mask value that overflows": (
         "model = Sequential([layers.Masking(mask_value=-1e9), layers.LSTM(8), layers.Dense(1)])",
         "mask value",

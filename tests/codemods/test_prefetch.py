@@ -15,33 +15,40 @@ model.compile("sgd", "mse")
 
 def test_appends_to_the_last_stage() -> None:
     check.fixes(
-        HEAD + """ds = tf.data.Dataset.from_tensor_slices((x, y)).batch(32)
+        HEAD
+        + """ds = tf.data.Dataset.from_tensor_slices((x, y)).batch(32)
 model.fit(ds)
 """,
-        HEAD + """ds = tf.data.Dataset.from_tensor_slices((x, y)).batch(32).prefetch(tf.data.AUTOTUNE)
+        HEAD
+        + """ds = tf.data.Dataset.from_tensor_slices((x, y)).batch(32).prefetch(tf.data.AUTOTUNE)
 model.fit(ds)
-""")
+""",
+    )
 
 
 def test_training_and_validation_and_evaluation() -> None:
     check.fixes(
-        HEAD + """train = tf.data.Dataset.from_tensor_slices(a).batch(32).repeat()
+        HEAD
+        + """train = tf.data.Dataset.from_tensor_slices(a).batch(32).repeat()
 val = tf.data.Dataset.from_tensor_slices((x, y)).batch(32)
 test = tf.data.Dataset.from_tensor_slices((x, y)).batch(32)
 model.fit(train, validation_data=val, steps_per_epoch=10)
 model.evaluate(test)
 """,
-        HEAD + """train = tf.data.Dataset.from_tensor_slices(a).batch(32).repeat().prefetch(tf.data.AUTOTUNE)
+        HEAD
+        + """train = tf.data.Dataset.from_tensor_slices(a).batch(32).repeat().prefetch(tf.data.AUTOTUNE)
 val = tf.data.Dataset.from_tensor_slices((x, y)).batch(32).prefetch(tf.data.AUTOTUNE)
 test = tf.data.Dataset.from_tensor_slices((x, y)).batch(32).prefetch(tf.data.AUTOTUNE)
 model.fit(train, validation_data=val, steps_per_epoch=10)
 model.evaluate(test)
-""")
+""",
+    )
 
 
 def test_one_edit_serves_a_function_used_for_training_and_validation() -> None:
     result = check.fixes(
-        HEAD + """def make(files, training):
+        HEAD
+        + """def make(files, training):
     ds = tf.data.TFRecordDataset(files)
     if training:
         ds = ds.shuffle(100).repeat()
@@ -49,49 +56,57 @@ def test_one_edit_serves_a_function_used_for_training_and_validation() -> None:
 train, val = make("a", True), make("b", False)
 model.fit(train, validation_data=val)
 """,
-        HEAD + """def make(files, training):
+        HEAD
+        + """def make(files, training):
     ds = tf.data.TFRecordDataset(files)
     if training:
         ds = ds.shuffle(100).repeat()
     return ds.batch(32).prefetch(tf.data.AUTOTUNE)
 train, val = make("a", True), make("b", False)
 model.fit(train, validation_data=val)
-""")
+""",
+    )
     assert len(result.applied) == 1
 
 
 def test_where_branches_of_a_function_meet() -> None:
     check.fixes(
-        HEAD + """def make(training):
+        HEAD
+        + """def make(training):
     ds = tf.data.Dataset.from_tensor_slices((x, y)).batch(32)
     if training:
         ds = ds.repeat()
     return ds
 model.fit(make(True), steps_per_epoch=3, validation_data=make(False))
 """,
-        HEAD + """def make(training):
+        HEAD
+        + """def make(training):
     ds = tf.data.Dataset.from_tensor_slices((x, y)).batch(32)
     if training:
         ds = ds.repeat()
     return ds.prefetch(tf.data.AUTOTUNE)
 model.fit(make(True), steps_per_epoch=3, validation_data=make(False))
-""")
+""",
+    )
 
 
 def test_where_branches_of_a_script_meet() -> None:
     check.fixes(
-        HEAD + """if augment:
+        HEAD
+        + """if augment:
     ds = tf.data.Dataset.from_tensor_slices((x, y)).map(flip).batch(32)
 else:
     ds = tf.data.Dataset.from_tensor_slices((x, y)).batch(32)
 model.fit(ds)
 """,
-        HEAD + """if augment:
+        HEAD
+        + """if augment:
     ds = tf.data.Dataset.from_tensor_slices((x, y)).map(flip).batch(32)
 else:
     ds = tf.data.Dataset.from_tensor_slices((x, y)).batch(32)
 model.fit(ds.prefetch(tf.data.AUTOTUNE))
-""")
+""",
+    )
 
 
 def test_tuples_dicts_attributes_and_parameters() -> None:
@@ -129,85 +144,104 @@ train, val = pair()
 sets = {"train": train, "val": val}
 model.fit(sets["train"], validation_data=sets["val"])
 run(model, tf.data.Dataset.from_tensor_slices(d).batch(8).prefetch(tf.data.AUTOTUNE))
-""")
+""",
+    )
 
 
 def test_attributes_of_the_dataset_are_kept() -> None:
     check.fixes(
-        HEAD + """train = tf.keras.utils.image_dataset_from_directory("a", batch_size=32)
+        HEAD
+        + """train = tf.keras.utils.image_dataset_from_directory("a", batch_size=32)
 model.fit(train)
 print(train.class_names)
 """,
-        HEAD + """train = tf.keras.utils.image_dataset_from_directory("a", batch_size=32)
+        HEAD
+        + """train = tf.keras.utils.image_dataset_from_directory("a", batch_size=32)
 model.fit(train.prefetch(tf.data.AUTOTUNE))
 print(train.class_names)
-""")
+""",
+    )
 
 
 def test_attributes_before_a_further_stage_do_not_matter() -> None:
     check.fixes(
-        HEAD + """train = tf.keras.utils.image_dataset_from_directory("a")
+        HEAD
+        + """train = tf.keras.utils.image_dataset_from_directory("a")
 names = train.class_names
 train = train.cache()
 model.fit(train)
 """,
-        HEAD + """train = tf.keras.utils.image_dataset_from_directory("a")
+        HEAD
+        + """train = tf.keras.utils.image_dataset_from_directory("a")
 names = train.class_names
 train = train.cache().prefetch(tf.data.AUTOTUNE)
 model.fit(train)
-""")
+""",
+    )
 
 
 def test_extended_elsewhere() -> None:
     check.fixes(
-        HEAD + """ds = tf.data.Dataset.from_tensor_slices((x, y)).batch(32)
+        HEAD
+        + """ds = tf.data.Dataset.from_tensor_slices((x, y)).batch(32)
 for batch in ds.take(1):
     print(batch)
 model.fit(ds)
 """,
-        HEAD + """ds = tf.data.Dataset.from_tensor_slices((x, y)).batch(32)
+        HEAD
+        + """ds = tf.data.Dataset.from_tensor_slices((x, y)).batch(32)
 for batch in ds.take(1):
     print(batch)
 model.fit(ds.prefetch(tf.data.AUTOTUNE))
-""")
+""",
+    )
 
 
 def test_an_earlier_prefetch_is_not_the_end() -> None:
     check.fixes(
-        HEAD + """ds = tf.data.Dataset.from_tensor_slices(a).prefetch(2).batch(32)
+        HEAD
+        + """ds = tf.data.Dataset.from_tensor_slices(a).prefetch(2).batch(32)
 model.fit(ds)
 """,
-        HEAD + """ds = tf.data.Dataset.from_tensor_slices(a).prefetch(2).batch(32).prefetch(tf.data.AUTOTUNE)
+        HEAD
+        + """ds = tf.data.Dataset.from_tensor_slices(a).prefetch(2).batch(32).prefetch(tf.data.AUTOTUNE)
 model.fit(ds)
-""")
+""",
+    )
 
 
 def test_what_unpacking_gives_is_prefetched_where_it_is_used() -> None:
     check.fixes(
-        HEAD + """import tensorflow_datasets as tfds
+        HEAD
+        + """import tensorflow_datasets as tfds
 (train, test), info = tfds.load("mnist", split=["train", "test"], with_info=True, batch_size=32)
 model.fit(train, validation_data=test)
 """,
-        HEAD + """import tensorflow_datasets as tfds
+        HEAD
+        + """import tensorflow_datasets as tfds
 (train, test), info = tfds.load("mnist", split=["train", "test"], with_info=True, batch_size=32)
 model.fit(train.prefetch(tf.data.AUTOTUNE), validation_data=test.prefetch(tf.data.AUTOTUNE))
-""")
+""",
+    )
 
 
 def test_module_level_names_in_functions_are_the_last_ones() -> None:
     check.fixes(
-        HEAD + """ds = tf.data.Dataset.from_tensor_slices((x, y))
+        HEAD
+        + """ds = tf.data.Dataset.from_tensor_slices((x, y))
 ds = ds.shuffle(100).batch(32)
 def main():
     model.fit(ds)
 main()
 """,
-        HEAD + """ds = tf.data.Dataset.from_tensor_slices((x, y))
+        HEAD
+        + """ds = tf.data.Dataset.from_tensor_slices((x, y))
 ds = ds.shuffle(100).batch(32).prefetch(tf.data.AUTOTUNE)
 def main():
     model.fit(ds)
 main()
-""")
+""",
+    )
 
 
 def test_training_loop() -> None:
@@ -231,7 +265,8 @@ def step(x, y):
 for epoch in range(3):
     for i, (a, b) in enumerate(ds.take(100)):
         step(a, b)
-""")
+""",
+    )
 
 
 def test_iterator_by_hand() -> None:
@@ -247,7 +282,8 @@ model = tf.keras.Sequential([])
 it = iter(tf.data.Dataset.from_tensor_slices((x, y)).batch(32).prefetch(tf.data.AUTOTUNE))
 for step in range(100):
     model.train_on_batch(*next(it))
-""")
+""",
+    )
 
 
 def test_before_an_iterator_of_tensorflow_1() -> None:
@@ -262,7 +298,9 @@ tf.set_random_seed(1)
 x, y = tf.data.Dataset.from_tensor_slices(a).repeat().batch(8).prefetch(tf.data.experimental.AUTOTUNE)\
 .make_one_shot_iterator().get_next()
 train = tf.train.AdamOptimizer(0.1).minimize(f(x, y))
-""", target="tf1.15")
+""",
+        target="tf1.15",
+    )
     assert "seed" in result.applied[0].message
 
 
@@ -281,7 +319,8 @@ def train_input():
 est = tf.estimator.Estimator(f)
 est.train(input_fn=train_input)
 est.evaluate(input_fn=lambda: tf.data.TFRecordDataset("b").batch(32).prefetch(tf.data.AUTOTUNE))
-""")
+""",
+    )
 
 
 def test_before_distribution() -> None:
@@ -301,15 +340,19 @@ dist = strategy.experimental_distribute_dataset(ds)
 def per_worker(context):
     return tf.data.Dataset.from_tensor_slices(a).batch(8).prefetch(tf.data.AUTOTUNE)
 other = strategy.distribute_datasets_from_function(per_worker)
-""")
+""",
+    )
 
 
-@pytest.mark.parametrize(("imports", "spelling", "target"), [
-    ("import tensorflow as tf\nAUTOTUNE = tf.data.experimental.AUTOTUNE", "AUTOTUNE", "tf2.15"),
-    ("import tensorflow as tf", "tf.data.experimental.AUTOTUNE", "tf2.3"),
-    ("import tensorflow as tf", "tf.data.AUTOTUNE", "keras3"),
-    ("import tensorflow", "tensorflow.data.AUTOTUNE", "tf2.15"),
-])
+@pytest.mark.parametrize(
+    ("imports", "spelling", "target"),
+    [
+        ("import tensorflow as tf\nAUTOTUNE = tf.data.experimental.AUTOTUNE", "AUTOTUNE", "tf2.15"),
+        ("import tensorflow as tf", "tf.data.experimental.AUTOTUNE", "tf2.3"),
+        ("import tensorflow as tf", "tf.data.AUTOTUNE", "keras3"),
+        ("import tensorflow", "tensorflow.data.AUTOTUNE", "tf2.15"),
+    ],
+)
 def test_spelling(imports: str, spelling: str, target: str) -> None:
     text = """
 from tensorflow import keras
@@ -327,31 +370,35 @@ def test_message_names_tensorflow_2_11() -> None:
     assert "2.11" not in check.run(source, target="tf2.8").applied[0].message
 
 
-@pytest.mark.parametrize("fit", [
-    "ds = tf.data.Dataset.from_tensor_slices(x).batch(32).prefetch(1)\nmodel.fit(ds)",
-    "ds = tf.data.Dataset.from_tensor_slices(x).batch(32).prefetch(1).repeat()\nmodel.fit(ds)",
-    "ds = tf.data.Dataset.from_tensor_slices(x).batch(32).prefetch(1).with_options(options)\nmodel.fit(ds)",
-    "ds = tf.data.Dataset.from_tensor_slices(x).batch(32)\n"
-    "model.fit(ds.apply(tf.data.experimental.prefetch_to_device('/gpu:0')))",
-    "ds = tf.data.Dataset.from_tensor_slices(x).batch(32)\n"
-    "model.fit(ds.apply(tf.data.experimental.copy_to_device('/gpu:0')))",
-    "ds = tf.data.Dataset.from_tensor_slices(x).batch(32)\nif fast:\n    ds = ds.prefetch(8)\nmodel.fit(ds)",
-    "model.fit(x, y, batch_size=32, validation_data=(a, b))",
-    "model.fit(loader(), epochs=3)",
-    "model.predict(tf.data.Dataset.from_tensor_slices(x).batch(2))",
-    "model.fit(zip(x, y))",
-    "for batch in tf.data.Dataset.from_tensor_slices(x).batch(32):\n    print(batch)",
-    "print(next(iter(tf.data.Dataset.from_tensor_slices(x).batch(32))))",
-    "for step in tf.data.Dataset.range(100):\n    model.train_on_batch(x, y)",
-    "regressor.fit(tf.data.Dataset.from_tensor_slices(x).batch(2).map(f).prefetch(3))",
-])
+@pytest.mark.parametrize(
+    "fit",
+    [
+        "ds = tf.data.Dataset.from_tensor_slices(x).batch(32).prefetch(1)\nmodel.fit(ds)",
+        "ds = tf.data.Dataset.from_tensor_slices(x).batch(32).prefetch(1).repeat()\nmodel.fit(ds)",
+        "ds = tf.data.Dataset.from_tensor_slices(x).batch(32).prefetch(1).with_options(options)\nmodel.fit(ds)",
+        "ds = tf.data.Dataset.from_tensor_slices(x).batch(32)\n"
+        "model.fit(ds.apply(tf.data.experimental.prefetch_to_device('/gpu:0')))",
+        "ds = tf.data.Dataset.from_tensor_slices(x).batch(32)\n"
+        "model.fit(ds.apply(tf.data.experimental.copy_to_device('/gpu:0')))",
+        "ds = tf.data.Dataset.from_tensor_slices(x).batch(32)\nif fast:\n    ds = ds.prefetch(8)\nmodel.fit(ds)",
+        "model.fit(x, y, batch_size=32, validation_data=(a, b))",
+        "model.fit(loader(), epochs=3)",
+        "model.predict(tf.data.Dataset.from_tensor_slices(x).batch(2))",
+        "model.fit(zip(x, y))",
+        "for batch in tf.data.Dataset.from_tensor_slices(x).batch(32):\n    print(batch)",
+        "print(next(iter(tf.data.Dataset.from_tensor_slices(x).batch(32))))",
+        "for step in tf.data.Dataset.range(100):\n    model.train_on_batch(x, y)",
+        "regressor.fit(tf.data.Dataset.from_tensor_slices(x).batch(2).map(f).prefetch(3))",
+    ],
+)
 def test_nothing_to_do(fit: str) -> None:
     check.ignores(HEAD + fit + "\n")
 
 
 def test_a_dataset_from_outside_is_refused() -> None:
-    check.refuses(HEAD + "from elsewhere import load\nmodel.fit(load().shuffle(10).batch(32))\n",
-                  "cannot be followed", line=5)
+    check.refuses(
+        HEAD + "from elsewhere import load\nmodel.fit(load().shuffle(10).batch(32))\n", "cannot be followed", line=5
+    )
 
 
 def test_ignore_comment() -> None:
@@ -360,32 +407,40 @@ def test_ignore_comment() -> None:
 
 
 def test_class_names_in_another_file(tmp_path: Path) -> None:
-    (tmp_path / "data.py").write_text("import tensorflow as tf\ndef load():\n"
-                                      "    return tf.keras.utils.image_dataset_from_directory('a')\n")
-    check.fixes("""import tensorflow as tf
+    (tmp_path / "data.py").write_text(
+        "import tensorflow as tf\ndef load():\n    return tf.keras.utils.image_dataset_from_directory('a')\n"
+    )
+    check.fixes(
+        """import tensorflow as tf
 import data
 model = tf.keras.Sequential([])
 train = data.load()
 model.fit(train)
 print(train.class_names)
-""", """import tensorflow as tf
+""",
+        """import tensorflow as tf
 import data
 model = tf.keras.Sequential([])
 train = data.load()
 model.fit(train.prefetch(tf.data.AUTOTUNE))
 print(train.class_names)
-""", folder=tmp_path)
+""",
+        folder=tmp_path,
+    )
 
 
 def test_a_branch_that_is_also_used_by_itself() -> None:
     check.fixes(
-        HEAD + """a = tf.data.Dataset.from_tensor_slices(x).batch(2)
+        HEAD
+        + """a = tf.data.Dataset.from_tensor_slices(x).batch(2)
 b = tf.data.Dataset.from_tensor_slices(y).batch(2)
 model.fit(a if flag else b)
 model.evaluate(b)
 """,
-        HEAD + """a = tf.data.Dataset.from_tensor_slices(x).batch(2).prefetch(tf.data.AUTOTUNE)
+        HEAD
+        + """a = tf.data.Dataset.from_tensor_slices(x).batch(2).prefetch(tf.data.AUTOTUNE)
 b = tf.data.Dataset.from_tensor_slices(y).batch(2).prefetch(tf.data.AUTOTUNE)
 model.fit(a if flag else b)
 model.evaluate(b)
-""")
+""",
+    )

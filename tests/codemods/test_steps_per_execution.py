@@ -1,5 +1,5 @@
 """Several steps per call: only where the script still does the same, bit by bit."""
-# ruff: noqa: E501  (tables of scripts)
+
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """What switches TF32 off is taken out, unless the script means it."""
-# ruff: noqa: E501  (tables of scripts)
+
 
 from __future__ import annotations
 

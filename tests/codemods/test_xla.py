@@ -1,5 +1,5 @@
 """XLA: only where all of the step compiles and its shapes are fixed; on Keras 3 off, where it cannot compile."""
-# ruff: noqa: E501  (tables of scripts)
+
 
 from __future__ import annotations
 
