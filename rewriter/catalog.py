@@ -143,6 +143,55 @@ MODEL_FACTORIES = re.compile(
     r"|applications\.(\w+\.)?[A-Z]\w*$|saving\.load_model$"
 )
 
+#: The layers that Keras has or had, as `keras.layers.X`.
+LAYERS = frozenset(
+    (
+        "AbstractRNNCell Activation ActivityRegularization AdaptiveAveragePooling1D AdaptiveAveragePooling2D "
+        "AdaptiveAveragePooling3D AdaptiveMaxPooling1D AdaptiveMaxPooling2D AdaptiveMaxPooling3D Add "
+        "AdditiveAttention AlphaDropout Attention AugMix AutoContrast Average AveragePooling1D "
+        "AveragePooling2D AveragePooling3D AvgPool1D AvgPool2D AvgPool3D BatchNormalization Bidirectional "
+        "CategoryEncoding CenterCrop Concatenate ContrastLimitedAdaptiveHistogramEqualization Conv1D "
+        "Conv1DTranspose Conv2D Conv2DTranspose Conv3D Conv3DTranspose ConvLSTM1D ConvLSTM2D ConvLSTM3D "
+        "Convolution1D Convolution1DTranspose Convolution2D Convolution2DTranspose Convolution3D "
+        "Convolution3DTranspose Cropping1D Cropping2D Cropping3D CuDNNGRU CuDNNLSTM CutMix Dense DenseFeatures "
+        "DepthwiseConv1D DepthwiseConv2D Discretization Dot Dropout ELU EinsumDense Embedding Equalization "
+        "Flatten FlaxLayer GRU GRUCell GaussianDropout GaussianNoise GlobalAveragePooling1D "
+        "GlobalAveragePooling2D GlobalAveragePooling3D GlobalAvgPool1D GlobalAvgPool2D GlobalAvgPool3D "
+        "GlobalMaxPool1D GlobalMaxPool2D GlobalMaxPool3D GlobalMaxPooling1D GlobalMaxPooling2D "
+        "GlobalMaxPooling3D GroupNormalization GroupQueryAttention HashedCrossing Hashing Identity InputLayer "
+        "IntegerLookup JaxLayer LSTM LSTMCell Lambda Layer LayerNormalization LeakyReLU LocallyConnected1D "
+        "LocallyConnected2D Masking MaxNumBoundingBoxes MaxPool1D MaxPool2D MaxPool3D MaxPooling1D "
+        "MaxPooling2D MaxPooling3D Maximum MelSpectrogram Minimum MixUp MultiHeadAttention Multiply "
+        "Normalization PReLU Permute Pipeline RMSNormalization RNN RandAugment RandomBrightness "
+        "RandomColorDegeneration RandomColorJitter RandomContrast RandomCrop RandomElasticTransform "
+        "RandomErasing RandomFlip RandomFourierFeatures RandomGaussianBlur RandomGrayscale RandomHeight "
+        "RandomHue RandomInvert RandomPerspective RandomPosterization RandomRotation RandomSaturation "
+        "RandomSharpness RandomShear RandomTranslation RandomWidth RandomZoom ReLU RepeatVector Rescaling "
+        "Reshape Resizing ReversibleEmbedding STFTSpectrogram SeparableConv1D SeparableConv2D "
+        "SeparableConvolution1D SeparableConvolution2D SimpleRNN SimpleRNNCell Softmax Solarization "
+        "SpatialDropout1D SpatialDropout2D SpatialDropout3D SpectralNormalization StackedRNNCells StringLookup "
+        "Subtract SyncBatchNormalization TFSMLayer TextVectorization ThresholdedReLU TimeDistributed "
+        "TorchModuleWrapper UnitNormalization UpSampling1D UpSampling2D UpSampling3D Wrapper ZeroPadding1D "
+        "ZeroPadding2D ZeroPadding3D"
+    ).split()
+)
+
+#: Functions of `keras.backend` and `keras.random` that return a tensor, as far as models use them.
+TENSOR_FUNCTIONS = frozenset(
+    [
+        "backend." + n
+        for n in (
+            "abs sum mean max min prod std var square sqrt exp log pow clip maximum minimum softmax relu elu sigmoid tanh "
+            "softplus l2_normalize dot batch_dot concatenate stack reshape squeeze expand_dims repeat repeat_elements tile "
+            "transpose permute_dimensions flatten batch_flatten cast one_hot argmax argmin equal not_equal greater less "
+            "switch zeros ones zeros_like ones_like constant variable random_normal random_uniform random_bernoulli "
+            "truncated_normal conv1d conv2d pool2d bias_add gather cumsum stop_gradient reverse sign round sin cos "
+            "shape int_shape arange dropout resize_images logsumexp spatial_2d_padding"
+        ).split()
+    ]
+    + ["random." + n for n in "normal uniform randint dropout truncated_normal categorical gamma binomial beta".split()]
+)
+
 #: Lower-case functional forms of the merge layers: `layers.add([a, b])`.
 MERGE_FUNCTIONS = frozenset("add subtract multiply average maximum minimum concatenate dot".split())
 

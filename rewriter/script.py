@@ -140,9 +140,7 @@ class Project:
                 if isinstance(parent, ast.Call) and parent.func is name:
                     bound = method and isinstance(name, ast.Attribute) and any(v.kind == "method" for v in values)
                     found.append((other, parent, int(bound)))
-                elif (isinstance(parent, ast.Call) and _is_partial(other, parent)) or not isinstance(
-                    parent, ast.ImportFrom | ast.alias
-                ):
+                elif not isinstance(parent, ast.ImportFrom | ast.alias):
                     escaped = True
         if method and function.name in ("call", "__call__", "build"):
             escaped = True

@@ -37,7 +37,9 @@ def close(tolerance: float) -> Same:
         number = r"-?\d+\.?\d*(?:e-?\d+)?|nan|inf"
         a, b = (re.findall(number, text) for text in (before, after))
         rest = re.sub(number, "#", before) == re.sub(number, "#", after)
-        return rest and all(abs(float(x) - float(y)) <= tolerance * max(abs(float(x)), 1e-6) for x, y in zip(a, b, strict=True))
+        return rest and all(
+            abs(float(x) - float(y)) <= tolerance * max(abs(float(x)), 1e-6) for x, y in zip(a, b, strict=True)
+        )
 
     return same
 

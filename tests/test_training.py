@@ -1,6 +1,5 @@
 """How many steps a call trains, which callbacks it has, and where a model goes."""
 
-
 from __future__ import annotations
 
 import math
@@ -266,7 +265,8 @@ def test_where_a_model_goes(text: str, reason: str) -> None:
 
 
 def test_each_compile_has_its_own_fits() -> None:
-    found = trainings(script("""
+    found = trainings(
+        script("""
         from tensorflow import keras
         def build(n):
             m = keras.Sequential([keras.layers.Dense(n)])
@@ -279,7 +279,8 @@ def test_each_compile_has_its_own_fits() -> None:
         b.evaluate(x, y)
         import re
         re.compile("x")
-        """))
+        """)
+    )
     assert [(t.compile.call.lineno, [f.site.call.lineno for f in t.fits], len(t.tests)) for t in found] == [
         (4, [8], 0), (7, [9], 1)]  # fmt: skip
 
@@ -295,7 +296,8 @@ def test_a_compile_in_a_module_beside_the_script(tmp_path: Path) -> None:
 
 
 def test_self_is_every_instance() -> None:
-    (found,) = trainings(script("""
+    (found,) = trainings(
+        script("""
         import numpy as np
         from tensorflow import keras
         class Net(keras.Model):
@@ -304,7 +306,8 @@ def test_self_is_every_instance() -> None:
         net = Net()
         net.compile("sgd")
         net.train()
-        """))
+        """)
+    )
     assert [f.steps.number for f in found.fits] == [2]
 
 

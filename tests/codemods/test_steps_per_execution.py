@@ -1,6 +1,5 @@
 """Several steps per call: only where the script still does the same, bit by bit."""
 
-
 from __future__ import annotations
 
 from pathlib import Path
@@ -154,7 +153,9 @@ def test_keras_3_rounds_steps_that_are_given_up() -> None:
     text = "model.fit(x, y, validation_data=data, validation_steps=12)\n"
     fixes(COMPILE + text, FIXED.format(4) + text, target="tf2.21")
     fixes(COMPILE + text, FIXED.format(16) + text, target="tf2.15")
-    refuses(COMPILE + "model.fit(x, y); model.evaluate(d, steps=n)\n", "the value of `steps` is not known", target="tf2.21")
+    refuses(
+        COMPILE + "model.fit(x, y); model.evaluate(d, steps=n)\n", "the value of `steps` is not known", target="tf2.21"
+    )
 
 
 def test_keras_3_before_3_7_loses_what_is_left_of_a_test() -> None:
@@ -240,26 +241,33 @@ net.fit(x, y)
 
 
 def test_a_model_from_a_module_beside_the_script(tmp_path: Path) -> None:
-    nets = "from tensorflow import keras\n\n\ndef build():\n    m = keras.Sequential([keras.layers.Dense(1)])\n" \
-           "    m.compile('sgd', 'mse')\n    return m\n"
+    nets = (
+        "from tensorflow import keras\n\n\ndef build():\n    m = keras.Sequential([keras.layers.Dense(1)])\n"
+        "    m.compile('sgd', 'mse')\n    return m\n"
+    )
     (tmp_path / "nets.py").write_text(nets)
     train = "import numpy as np\nimport tensorflow\nfrom nets import build\nmodel = build()\nmodel.fit(np.zeros(64), np.zeros(64))\n"
     check.refuses(train, "needs a change in", folder=tmp_path)
     (tmp_path / "train.py").write_text(train)
-    results = rewrite([tmp_path / "train.py", tmp_path / "nets.py"], Options(1, frozenset({check.codemod})),
-                      lambda _: named("tf2.15"))
+    results = rewrite(
+        [tmp_path / "train.py", tmp_path / "nets.py"], Options(1, frozenset({check.codemod})), lambda _: named("tf2.15")
+    )
     assert results[0].after == results[0].before
     assert results[1].after.decode() == nets.replace("'mse')", "'mse', steps_per_execution=2)")
 
 
 def test_n_divides_what_xla_leaves_of_the_last_batch() -> None:
-    text = HEAD + """data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(512).batch(25)
+    text = (
+        HEAD
+        + """data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(512).batch(25)
 model.compile("adam", "mse")
 model.fit(data)
 """
+    )
     path = Path("/nowhere/train.py")
-    (result,) = rewrite([path], Options(2, frozenset({"xla", check.codemod})), lambda _: named("tf2.15"),
-                        {path: text.encode()})
+    (result,) = rewrite(
+        [path], Options(2, frozenset({"xla", check.codemod})), lambda _: named("tf2.15"), {path: text.encode()}
+    )
     assert b".batch(25, drop_remainder=True)" in result.after  # 20 full batches instead of 21
     assert b"steps_per_execution=20, jit_compile=True" in result.after
 

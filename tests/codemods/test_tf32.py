@@ -1,6 +1,5 @@
 """What switches TF32 off is taken out, unless the script means it."""
 
-
 from __future__ import annotations
 
 import pytest

@@ -1,6 +1,5 @@
 """XLA: only where all of the step compiles and its shapes are fixed; on Keras 3 off, where it cannot compile."""
 
-
 from __future__ import annotations
 
 from pathlib import Path
@@ -280,7 +279,9 @@ def test_a_compile_of_its_own() -> None:
         CLASS.format(call="super().compile(**kwargs)", given="", more="pass"),
         CLASS.format(call="super().compile(**kwargs)", given=", jit_compile=True", more="pass"),
     )
-    refuses(CLASS.format(call="super().compile()", given="", more="tf.summary.scalar('l', loss, 1)"), "writes summaries")
+    refuses(
+        CLASS.format(call="super().compile()", given="", more="tf.summary.scalar('l', loss, 1)"), "writes summaries"
+    )
 
 
 @pytest.mark.parametrize(
@@ -302,7 +303,9 @@ def test_keras_3_is_told_not_to_compile(more: str, reason: str) -> None:
 
 
 def test_keras_3_layers_that_do_not_tell() -> None:
-    model = "model = keras.Sequential([keras.Input((8, 8, 3)), L.Resizing(4, 4, interpolation='bicubic'), L.Flatten()])\n"
+    model = (
+        "model = keras.Sequential([keras.Input((8, 8, 3)), L.Resizing(4, 4, interpolation='bicubic'), L.Flatten()])\n"
+    )
     fixes(model + COMPILE + FIT, model + FIXED.replace("True", "False") + FIT, target="keras3")
 
 
