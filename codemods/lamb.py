@@ -260,7 +260,7 @@ def _exempt(owner: Script, call: ast.Call) -> list[Edit] | str:
 def _snippet(name: str) -> str:
     """The source of the class, with `tf` open to be spelled as the user's file does."""
     text = files("codemods.snippets").joinpath(f"{name}.py").read_text(encoding="utf-8")
-    start = text.index("@tf.keras")
+    start = text.index("class LAMB(")
     return re.sub(r"\btf\.", "{tensorflow}.", text[start:]).rstrip() + "\n"
 
 
