@@ -127,6 +127,8 @@ def _speed_up(site: Site) -> Iterator[Finding]:
 def _on_fit(script: Script, site: Site, call: ast.Call) -> Iterator[Finding]:
     if any(site.arguments.may_have(n) for n in ("workers", "use_multiprocessing")):
         return
+    if not script.target.since(2, 1):
+        return  # the Keras of its own that TensorFlow 1 is used with takes workers in fit_generator alone
     if script.target.keras is None:
         yield Refusal(
             call,

@@ -243,7 +243,8 @@ class _Plan:
             sites = [s for s in self.script.sites(*_TRAIN) if any(v.kind == "model" for v in s.models)]
             if sites and not self._is_imported():
                 yield self._only_defines(sites[0].call)
-            return
+            if sites or self._is_imported():
+                return
         if self._made_elsewhere():
             yield from self.refusals
             return

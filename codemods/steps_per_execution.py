@@ -88,7 +88,7 @@ def steps_per_execution(script: Script) -> Iterator[Finding]:
             yield Refusal(
                 node,
                 f"no number from 2 to {MOST} divides the {shown} steps of an epoch",
-                "a batch size or a data set that gives an even number of steps",
+                "choose batch size and number of samples so that these numbers share a divisor",
             )
             continue
         message = f"{chosen} of an epoch's {shown} steps run per call of the compiled function"

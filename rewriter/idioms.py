@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .source import Source
 
 _TF1 = Evidence(OLDEST, OLDEST, None)
+_KERAS1 = Evidence(OLDEST, OLDEST, 2)
 _KERAS2 = Evidence(None, LAST_KERAS2, 2)
 _KERAS3 = Evidence(FIRST_KERAS3, None, 3)
 
@@ -25,7 +26,7 @@ _TABLE = (
         flags layers get_variable variable_scope set_random_seed global_variables_initializer global_variables
         local_variables_initializer initialize_all_variables trainable_variables get_collection
         get_default_graph reset_default_graph log logging gfile random_normal random_uniform truncated_normal
-        assign to_float disable_v2_behavior enable_eager_execution summary.FileWriter summary.merge_all
+        assign to_float disable_v2_behavior enable_v2_behavior enable_eager_execution summary.FileWriter summary.merge_all
         train.Saver train.AdamOptimizer train.GradientDescentOptimizer train.MomentumOptimizer
         train.RMSPropOptimizer train.AdagradOptimizer train.AdadeltaOptimizer train.FtrlOptimizer
         train.exponential_decay train.get_or_create_global_step train.string_input_producer train.batch
@@ -64,11 +65,14 @@ _METHODS = {
     "predict_generator": _KERAS2,
     "predict_classes": Evidence(None, (2, 5), 2),
 }
+#: Keyword arguments that no later Keras takes.
+_KERAS1_ARGUMENTS = ("nb_epoch", "samples_per_epoch", "nb_val_samples", "nb_worker", "border_mode", "dim_ordering")
 _LOADER_ARGUMENTS = ("workers", "use_multiprocessing", "max_queue_size")
 _WORDS = (
     {name.rpartition(".")[2] for name in _KNOWN}
     | set(_METHODS)
     | set(_LOADER_ARGUMENTS)
+    | set(_KERAS1_ARGUMENTS)
     | {"lr", "keras", "tf_keras", "KERAS_BACKEND", "TF_USE_LEGACY_KERAS"}
 )
 _SAYS = {_TF1: "is TensorFlow 1 only", _KERAS2: "is Keras 2 only", _KERAS3: "is Keras 3 only"}
@@ -120,6 +124,8 @@ def which_keras(sources: Sequence[Source]) -> Evidence:
 
 
 def _says(evidence: Evidence) -> str:
+    if evidence == _KERAS1:
+        return "is Keras 1 only"
     if evidence in _SAYS:
         return _SAYS[evidence]
     if evidence.lowest and evidence.highest:
@@ -175,8 +181,6 @@ def _at(node: ast.AST, names: dict[str, str]) -> Iterator[tuple[Evidence, str]]:
                 yield _KERAS2, "optimizer.lr"
         case ast.Call():
             yield from _call(node, names)
-        case ast.Constant(value=str(value)) if value.endswith(".keras") and value != ".keras":
-            yield Evidence((2, 12)), f"the file format of {value!r}"
         case ast.Assign(targets=[ast.Subscript(slice=ast.Constant(value=str(name)))], value=ast.Constant(value=value)):
             yield from _environment(name, value)
 
@@ -196,6 +200,8 @@ def _call(node: ast.Call, names: dict[str, str]) -> Iterator[tuple[Evidence, str
             and all(isinstance(a, ast.Constant) for a in node.args)
         ):
             yield from _environment(*(a.value for a in node.args if isinstance(a, ast.Constant)))
+    for argument in keywords.intersection(_KERAS1_ARGUMENTS):
+        yield _KERAS1, f"{argument}=..."
     if "lr" in keywords and re.fullmatch(r"keras\.optimizers\.[A-Z]\w*", _dotted(node.func, names)):
         yield _KERAS2, f"{ast.unparse(node.func)}(lr=...)"
 

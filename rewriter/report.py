@@ -289,10 +289,13 @@ def _section(report: FileReport) -> str:
     for change in report.applied:
         meant = f" [for {change.hardware}]" if change.hardware != "any" else ""
         lines.append(f"  {name}:{change.line}:{change.column} {change.codemod}: {change.message}{meant}")
+    alike: dict[tuple[str, str, str], list[Refused]] = {}
     for refused in report.refused:
-        hint = f"; {refused.hint}" if refused.hint else ""
-        place = f"{name}:{refused.line}:{refused.column}"
-        lines.append(f"  {place} {refused.codemod} not applied: {refused.reason}{hint}")
+        alike.setdefault((refused.codemod, refused.reason, refused.hint), []).append(refused)
+    for (codemod, reason, hint), places in alike.items():
+        where = f"{name}:{places[0].line}:{places[0].column}"
+        more = f" (also line {', '.join(str(r.line) for r in places[1:])})" if len(places) > 1 else ""
+        lines.append(f"  {where} {codemod} not applied: {reason}{more}" + (f"; {hint}" if hint else ""))
     return "\n".join(lines) + "\n"
 
 

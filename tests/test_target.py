@@ -214,7 +214,10 @@ class TestIdioms:
             ("from keras import ops", ((2, 16), OPEN, 3)),
             ("class L(keras.utils.PyDataset): pass\nimport keras", ((2, 16), OPEN, 3)),
             ("import os\nos.environ['KERAS_BACKEND'] = 'jax'\nimport keras", ((2, 16), OPEN, 3)),
-            ("import keras\nmodel.save('m.keras')", ((2, 12), OPEN, None)),
+            ("import keras\nmodel.save('m.keras')", ((2, 8), OPEN, None)),  # HDF5 under that name before 2.12
+            ("import keras\nmodel.fit(x, y, nb_epoch=3)", ((1, 15), (1, 15), 2)),
+            ("import keras\nmodel.fit_generator(g, samples_per_epoch=3)", ((1, 15), (1, 15), 2)),
+            ("import tensorflow as tf\ntf.enable_v2_behavior()", ((1, 15), (1, 15), 2)),
             ("import keras\nkeras.utils.set_random_seed(1)", ((2, 8), OPEN, None)),
             ("import tensorflow as tf\ntf.estimator.Estimator(f)", ((2, 8), (2, 15), 2)),
             ("import tf_keras", ((2, 8), OPEN, 2)),
