@@ -26,7 +26,8 @@ _TABLE = (
         flags layers get_variable variable_scope set_random_seed global_variables_initializer global_variables
         local_variables_initializer initialize_all_variables trainable_variables get_collection
         get_default_graph reset_default_graph log logging gfile random_normal random_uniform truncated_normal
-        assign to_float disable_v2_behavior enable_v2_behavior enable_eager_execution summary.FileWriter summary.merge_all
+        assign to_float disable_v2_behavior enable_v2_behavior enable_eager_execution summary.FileWriter
+        summary.merge_all
         train.Saver train.AdamOptimizer train.GradientDescentOptimizer train.MomentumOptimizer
         train.RMSPropOptimizer train.AdagradOptimizer train.AdadeltaOptimizer train.FtrlOptimizer
         train.exponential_decay train.get_or_create_global_step train.string_input_producer train.batch
