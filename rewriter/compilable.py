@@ -160,9 +160,26 @@ def of_model(built: Structure) -> Iterator[Obstacle]:
 def of_class(cls: Value, entries: Iterable[str], seen: set[ast.AST]) -> Iterator[Obstacle]:
     if cls.script is None or not isinstance(cls.node, ast.ClassDef):
         return
+    yield from _integer_weights(cls)
     for name in entries:
         if (found := cls.script.method(cls.node, name)) is not None:
             yield from obstacles(*found, seen)
+
+
+def _integer_weights(cls: Value) -> Iterator[Obstacle]:
+    """Weights of a class that hold integers: TensorFlow keeps them on the CPU, where a step compiled for a GPU
+    cannot reach them (keras-team/keras #20250, tensorflow/tensorflow #53192)."""
+    assert cls.script is not None and isinstance(cls.node, ast.ClassDef)
+    for script, method in cls.script.methods(cls.node).values():
+        for call in ast.walk(method):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and (
+                call.func.attr in ("add_weight", "add_variable") or script.called(call) == "tensorflow.Variable"
+            ):
+                dtype = script.argument(call, "dtype")
+                name = str(script.constant(dtype) or script.symbol(dtype).rpartition(".")[2]) if dtype else ""
+                if name.startswith(("int", "uint")):
+                    reason = f"`{cls.name}` keeps a weight of type {name} (line {call.lineno}), out of reach of a GPU's XLA"
+                    yield Obstacle(call, script, reason, True)
 
 
 def of_objective(script: Script, expr: ast.expr | None, seen: set[ast.AST] | None = None) -> Iterator[Obstacle]:

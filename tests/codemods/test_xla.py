@@ -378,3 +378,23 @@ def test_a_compiled_step_trains_alike(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr[-2000:]
         printed.append(float(done.stdout))
     assert printed[1] == pytest.approx(printed[0], rel=0.1)  # 10 of 410 samples of each epoch are left out
+
+
+def test_weights_that_hold_integers_are_out_of_reach_on_a_gpu() -> None:
+    script = """
+        import tensorflow as tf
+        class Count(tf.keras.metrics.Metric):
+            def __init__(self):
+                super().__init__()
+                self.n = self.add_weight(name="n", initializer="zeros", dtype="int32")
+            def update_state(self, y_true, y_pred, sample_weight=None):
+                self.n.assign_add(1)
+            def result(self):
+                return self.n
+        model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(3,))])
+        model.compile("sgd", "mse", metrics=[Count()])
+        model.fit(tf.ones((64, 3)), tf.ones((64, 1)))
+        """
+    Check("xla").refuses(script, "`Count` keeps a weight of type int32")
+    result = Check("xla").run(script, target="keras3")
+    assert b"metrics=[Count()], jit_compile=False)" in result.after
