@@ -172,13 +172,17 @@ def _integer_weights(cls: Value) -> Iterator[Obstacle]:
     assert cls.script is not None and isinstance(cls.node, ast.ClassDef)
     for script, method in cls.script.methods(cls.node).values():
         for call in ast.walk(method):
-            if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and (
-                call.func.attr in ("add_weight", "add_variable") or script.called(call) == "tensorflow.Variable"
+            if (
+                isinstance(call, ast.Call)
+                and isinstance(call.func, ast.Attribute)
+                and (call.func.attr in ("add_weight", "add_variable") or script.called(call) == "tensorflow.Variable")
             ):
                 dtype = script.argument(call, "dtype")
                 name = str(script.constant(dtype) or script.symbol(dtype).rpartition(".")[2]) if dtype else ""
                 if name.startswith(("int", "uint")):
-                    reason = f"`{cls.name}` keeps a weight of type {name} (line {call.lineno}), out of reach of a GPU's XLA"
+                    reason = (
+                        f"`{cls.name}` keeps a weight of type {name} (line {call.lineno}), out of reach of a GPU's XLA"
+                    )
                     yield Obstacle(call, script, reason, True)
 
 

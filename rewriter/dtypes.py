@@ -67,7 +67,10 @@ _CONFIG_PARAMETERS = frozenset(
 )
 #: Weights of Keras's layers, which are cast where a layer's `call` reads them.
 _WEIGHTS = frozenset("kernel bias embeddings gamma beta recurrent_kernel depthwise_kernel pointwise_kernel".split())
-_RECURRENT = frozenset("layers.LSTM layers.GRU layers.SimpleRNN layers.RNN layers.Bidirectional".split())
+_RECURRENT = frozenset(
+    "layers.LSTM layers.GRU layers.SimpleRNN layers.RNN layers.Bidirectional layers.LSTMCell layers.GRUCell "
+    "layers.SimpleRNNCell layers.StackedRNNCells".split()
+)
 _CONFIG_METHODS = frozenset(
     "build get_config from_config compute_output_shape compute_mask add_weight set_weights get_weights".split()
 )
@@ -427,6 +430,18 @@ class _Frame:
         together = FREE.union(*(self.of(script, e) for e in given))
         if isinstance(node.func, ast.Attribute):
             attr = node.func.attr
+            foreign = (
+                callee.kind == "object"
+                and callee.cls is None
+                and "." in callee.name
+                and callee.name.split(".")[0]
+                not in ("tensorflow", "keras", "tf_keras", "numpy", "builtins", "functools")
+            )
+            if (foreign or callee.kind == "parameter") and together & LOW and self._is_own(script, node.func.value):
+                shown = ast.unparse(node.func)
+                self.model.note(
+                    script, node, f"`{shown}` comes from outside: what it does in low precision is not seen"
+                )
             if attr in ("add_weight", "add_variable"):
                 return LOW
             if attr in ("assign", "assign_add", "assign_sub"):
@@ -435,14 +450,15 @@ class _Frame:
                 return FULL
             if attr in ("shape", "get_shape", "as_list", "append", "items", "keys", "format"):
                 return FREE
-            if attr == "call" or (
-                self.owner and isinstance(node.func.value, ast.Name) and self._is_self(script, node.func.value)
-            ):
+            if attr == "call" or self._is_own(script, node.func.value):
                 return LOW if together else FREE
             return together | self.of(script, node.func.value)
         if isinstance(node.func, ast.Subscript):
             return LOW if together else FREE
         return together
+
+    def _is_own(self, script: Script, expr: ast.expr) -> bool:
+        return isinstance(expr, ast.Name) and self.owner is not None and self._is_self(script, expr)
 
     def _extra_inputs(self, script: Script, node: ast.Call, layer: Value) -> None:
         """Keras 2 casts only the first argument of a layer's call."""

@@ -1008,3 +1008,46 @@ for source in {scripts!r}:
     results = [line for line in done.stdout.splitlines() if line.startswith("RESULT")]
     assert len(results) == len(BROKEN), done.stderr[-2000:]
     assert "RESULT trained" not in results, dict(zip(BROKEN, results, strict=True))
+
+
+def test_a_layer_of_another_library_handed_to_a_model() -> None:
+    Check("mixed-precision").refuses(
+        """
+        import tensorflow as tf
+        import tensorflow_hub as hub
+        class Net(tf.keras.Model):
+            def __init__(self, module):
+                super().__init__()
+                self.module_ = module
+                self.head = tf.keras.layers.Dense(3)
+            def call(self, images):
+                return self.head(self.module_(images))
+        net = Net(module=hub.KerasLayer("x"))
+        net.compile("sgd", "mse")
+        net.fit(x, y)
+        """,
+        "`self.module_` comes from outside",
+    )
+
+
+def test_the_state_of_a_cell_is_not_cast_by_keras_2() -> None:
+    Check("mixed-precision").refuses(
+        """
+        import tensorflow as tf
+        class Net(tf.keras.Model):
+            def __init__(self):
+                super().__init__()
+                self.state = [tf.zeros([4, 8])]
+                self.cell = tf.keras.layers.SimpleRNNCell(8)
+                self.head = tf.keras.layers.Dense(1)
+            def call(self, x):
+                state = self.state
+                for word in tf.unstack(x, axis=1):
+                    out, state = self.cell(word, state)
+                return self.head(out)
+        net = Net()
+        net.compile("sgd", "mse")
+        net.fit(x, y)
+        """,
+        "Keras 2 casts only the first",
+    )
