@@ -19,7 +19,7 @@ from rewriter.reach import Reach
 from rewriter.scopes import FUNCTIONS
 from rewriter.script import Script, Site
 from rewriter.spelling import tensorflow_imports
-from rewriter.training import distribution, graph_mode
+from rewriter.training import checks_numerics, distribution, graph_mode
 from rewriter.values import Value
 
 _TRAIN = ("fit", "fit_generator", "train_on_batch")
@@ -321,6 +321,13 @@ class _Plan:
         for owner, call in self.reach.calls():
             self._call(owner, call)
         for owner in self.reach.scripts:
+            for call in owner.calls_into("tensorflow.lite", "tf2onnx", "tensorflowjs", "coremltools", "onnxmltools"):
+                self.refuse(
+                    owner, call, f"`{ast.unparse(call.func)}` converts the model, which 16-bit operations prevent"
+                )
+        if self.float16 and (watched := checks_numerics(script)):
+            self.refuse(script, here, f"{watched}: it stops at the infinities that loss scaling makes and skips")
+        for owner in self.reach.scripts:
             for text in ast.walk(owner.tree):
                 if isinstance(text, ast.Constant) and text.value == "TF_USE_LEGACY_KERAS":
                     self.refuse(
@@ -338,6 +345,9 @@ class _Plan:
     def _call(self, owner: Script, call: ast.Call) -> None:
         func = call.func
         last = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
+        if _takes_layer(owner, func):
+            reason = f"`{ast.unparse(func)}` calls a layer of the model by itself: it would return {self.dtype}"
+            self.refuse(owner, call, reason)
         if last == "add_loss":
             self.refuse(owner, call, "`add_loss` adds what layers return in low precision to a float32 loss")
         name = owner.called(call) if last in _WATCHED or isinstance(func, ast.Name) else ""
@@ -1069,3 +1079,22 @@ def _quote(script: Script) -> str:
     except (tokenize.TokenError, IndentationError):
         pass
     return "'" if found["'"] > found['"'] else '"'
+
+
+def _takes_layer(script: Script, expr: ast.AST | None) -> bool:
+    """`model.layers[0]`, `model.get_layer(...)`, or a name for one of them."""
+    match expr:
+        case ast.Subscript(value=ast.Attribute(attr="layers")) | ast.Call(func=ast.Attribute(attr="get_layer")):
+            return True
+        case ast.Name():
+            for binding in script.names.reaching(expr):
+                if (
+                    binding.kind == "assign"
+                    and not isinstance(binding.value, ast.Name)
+                    and _takes_layer(script, binding.value)
+                ):
+                    return True
+                over = binding.value.value if isinstance(binding.value, ast.Subscript) else binding.value
+                if binding.kind == "loop" and isinstance(over, ast.Attribute) and over.attr == "layers":
+                    return True
+    return False

@@ -17,6 +17,7 @@ from rewriter.training import (
     callbacks,
     distribution,
     graph_mode,
+    hooked_later,
     other_backend,
     runs_eagerly,
     trainings,
@@ -128,7 +129,7 @@ def _unsuited(training: Training) -> str:
         for callback in found:
             if reason := acts_per_batch(callback):
                 return reason
-        if why:
+        if why := why or (hooked_later(script) if found else ""):
             return why
     return ""
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from rewriter import catalog
 from rewriter.codemod import Finding, Fix, Refusal, codemod
-from rewriter.compilable import Obstacle, of_model, of_objective
+from rewriter.compilable import Obstacle, of_model, of_objective, of_settings
 from rewriter.edits import Edit, SetKeyword
 from rewriter.models import Structure, structure
 from rewriter.pipelines import routes, stages
@@ -16,6 +16,7 @@ from rewriter.training import (
     ENDLESS,
     Run,
     Training,
+    checks_numerics,
     distribution,
     elements_of,
     graph_mode,
@@ -144,7 +145,7 @@ def refused(training: Training) -> str:
     script = training.script
     if training.unseen:
         return training.unseen[0].reason
-    if reason := graph_mode(script) or runs_eagerly(training):
+    if reason := graph_mode(script) or runs_eagerly(training) or checks_numerics(script):
         return reason
     name, shown = distribution(script)
     if name:
@@ -164,7 +165,11 @@ def _own_code(training: Training) -> Iterator[Obstacle]:
     """Obstacles in the script's own layers, models, losses and metrics."""
     for model in training.models:
         yield from of_model(structure(model))
+        for layer in structure(model).layers:
+            yield from of_settings(layer)
     site = training.compile
+    for optimizer in site.script.values(site.arguments.get("optimizer")):
+        yield from of_settings(optimizer)
     if training.method("compile") is None:
         for name in ("loss", "metrics", "weighted_metrics"):
             yield from of_objective(site.script, site.arguments.get(name))

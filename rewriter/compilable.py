@@ -186,6 +186,25 @@ def _integer_weights(cls: Value) -> Iterator[Obstacle]:
                     yield Obstacle(call, script, reason, True)
 
 
+def of_settings(made: Value) -> Iterator[Obstacle]:
+    """Obstacles in the project's own code that a layer or an optimizer is given: regularizers, constraints, schedules.
+
+    Initializers run before the step, activations are part of the model's code.
+    """
+    if made.script is None or not isinstance(made.node, ast.Call):
+        return
+    call, seen = made.node, set[ast.AST]()
+    given = [*call.args, *(k.value for k in call.keywords if not (k.arg or "").endswith(("initializer", "activation")))]
+    for argument in given if made.kind in ("layer", "optimizer") else ():
+        for value in made.script.values(argument):
+            if value.cls is not None and value.kind in ("object", "schedule", "setting"):
+                yield from of_class(value.cls, ("__call__", "call"), seen)
+            elif (
+                value.kind == "function" and value.script and made.kind == "layer" and not made.keras.endswith("Lambda")
+            ):
+                yield from obstacles(value.script, value.node, seen)
+
+
 def of_objective(script: Script, expr: ast.expr | None, seen: set[ast.AST] | None = None) -> Iterator[Obstacle]:
     """Obstacles in what `compile` is given as losses or metrics: names, functions, objects, lists of them."""
     seen = set() if seen is None else seen

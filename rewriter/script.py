@@ -339,6 +339,12 @@ class Script:
         found = {call: None for name in names for call in self._called.get(name, ())}
         return iter(sorted(found, key=lambda c: (c.end_lineno or 0, c.end_col_offset or 0)))
 
+    def calls_into(self, *modules: str) -> Iterator[ast.Call]:
+        """Calls of library objects whose canonical name lies in one of these modules or classes."""
+        for name, calls in self._called.items():
+            if any(catalog.in_module(name, module) for module in modules):
+                yield from calls
+
     @cached_property
     def _called(self) -> dict[str, list[ast.Call]]:
         """Calls by canonical name of what is called, and by Keras path."""

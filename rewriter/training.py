@@ -908,6 +908,21 @@ def _leaves_lists_alone(callee: Value) -> bool:
     return family in ("tensorflow", "keras") or (family == "builtins" and hasattr(builtins, name))
 
 
+def hooked_later(script: Script) -> str:
+    """Why a callback may act per batch though its class does not: a hook or a frequency is set from outside."""
+    for other in list(script.project.scripts.values()):
+        for target in other.all(ast.Attribute):
+            own = isinstance(target.value, ast.Name) and target.value.id == "self"
+            hook = BATCH_HOOK.match(target.attr) or target.attr in ("save_freq", "update_freq")
+            if hook and not own and isinstance(target.ctx, ast.Store):
+                return f"`{ast.unparse(target)}` is set (line {target.lineno})"
+        for call in other.calls_to("builtins.setattr"):
+            name = other.constant(call.args[1]) if len(call.args) > 1 else None
+            if isinstance(name, str) and (BATCH_HOOK.match(name) or name in ("save_freq", "update_freq")):
+                return f"`{name}` is set with `setattr` (line {call.lineno})"
+    return ""
+
+
 def acts_per_batch(callback: Value) -> str:
     """Why a callback does something at every batch, or may do; empty for one that acts per epoch."""
     if callback.cls is not None:
@@ -1034,6 +1049,20 @@ def runs_eagerly(training: Training) -> str:
                 and script.constant(statement.value) is not False
             ):
                 return "`run_eagerly` of a model is set"
+    return ""
+
+
+def checks_numerics(script: Script) -> str:
+    """Why every operation is watched for infinities, which loss scaling makes on purpose and XLA cannot watch."""
+    for _, call in project_calls(
+        script,
+        (
+            "tensorflow.debugging.enable_check_numerics",
+            "tensorflow.debugging.experimental.enable_dump_debug_info",
+            "tensorflow.add_check_numerics_ops",
+        ),
+    ):
+        return f"`{ast.unparse(call.func)}` (line {call.lineno}) watches every operation"
     return ""
 
 

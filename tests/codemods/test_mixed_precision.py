@@ -1051,3 +1051,36 @@ def test_the_state_of_a_cell_is_not_cast_by_keras_2() -> None:
         """,
         "Keras 2 casts only the first",
     )
+
+
+TRAINED = """
+import tensorflow as tf
+m = tf.keras.Sequential([tf.keras.layers.Dense(8, input_shape=(4,)), tf.keras.layers.Dense(1)])
+m.compile("sgd", "mse")
+m.fit(x, y)
+"""
+
+
+def test_models_that_are_converted_stay_in_float32() -> None:
+    Check("mixed-precision").refuses(
+        TRAINED + "flat = tf.lite.TFLiteConverter.from_keras_model(m).convert()\n", "converts the model", line=5
+    )
+
+
+def test_watched_operations_do_not_go_with_loss_scaling() -> None:
+    watched = TRAINED.replace("\nm = ", "\ntf.debugging.enable_check_numerics()\nm = ")
+    Check("mixed-precision").refuses(watched, "watches every operation")
+    Check("xla").refuses(watched, "watches every operation")
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "h = m.layers[0](tf.ones((2, 4))) + tf.ones((2, 8))",
+        "h = m.get_layer(index=0)(x)",
+        "first = m.layers[0]\nh = first(x)",
+        "h = x\nfor layer in m.layers[:-1]:\n    h = layer(h)",
+    ],
+)
+def test_hidden_layers_that_are_called_by_themselves(use: str) -> None:
+    Check("mixed-precision").refuses(TRAINED + use + "\n", "calls a layer of the model by itself")

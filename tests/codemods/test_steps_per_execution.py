@@ -302,3 +302,25 @@ def test_trains_the_same_bit_by_bit(env: str, target: str, tmp_path: Path) -> No
         assert done.returncode == 0, done.stderr[-2000:]
         printed.append(done.stdout)
     assert printed[0] == printed[1]
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        "cb.on_train_batch_end = lambda batch, logs=None: seen.append(batch)",
+        "cb.update_freq = 5",
+        "setattr(cb, 'on_batch_end', hook)",
+    ],
+)
+def test_hooks_that_are_set_later(later: str) -> None:
+    Check("steps-per-execution").refuses(
+        f"""
+        import tensorflow as tf
+        cb = tf.keras.callbacks.TensorBoard("logs")
+        {later}
+        model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(3,))])
+        model.compile("sgd", "mse")
+        model.fit(tf.ones((640, 3)), tf.ones((640, 1)), callbacks=[cb])
+        """,
+        "is set",
+    )

@@ -398,3 +398,31 @@ def test_weights_that_hold_integers_are_out_of_reach_on_a_gpu() -> None:
     Check("xla").refuses(script, "`Count` keeps a weight of type int32")
     result = Check("xla").run(script, target="keras3")
     assert b"metrics=[Count()], jit_compile=False)" in result.after
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "dense", "operation"),
+    [
+        ("tf.keras.optimizers.SGD(Rate())", "", "tf.print"),
+        ("'sgd'", ", kernel_regularizer=shrink", "tf.numpy_function"),
+        ("'sgd'", ", kernel_constraint=Bound()", "tf.py_function"),
+    ],
+)
+def test_code_reached_through_the_optimizer_and_the_weights(optimizer: str, dense: str, operation: str) -> None:
+    script = f"""
+        import tensorflow as tf
+        class Rate(tf.keras.optimizers.schedules.LearningRateSchedule):
+            def __call__(self, step):
+                tf.print(step)
+                return 0.1
+        def shrink(w):
+            return tf.numpy_function(f, [w], tf.float32)
+        class Bound(tf.keras.constraints.Constraint):
+            def __call__(self, w):
+                return tf.py_function(f, [w], tf.float32)
+        model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(3,){dense})])
+        model.compile({optimizer}, "mse")
+        model.fit(tf.ones((64, 3)), tf.ones((64, 1)))
+        """
+    Check("xla").refuses(script, f"`{operation}`")
+    assert b", jit_compile=False)" in Check("xla").run(script, target="keras3").after
