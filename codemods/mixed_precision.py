@@ -34,7 +34,8 @@ def mixed_precision(script: Script) -> Iterator[Finding]:
     `dtype="float32"`, so that predictions, losses and metrics are what they were.
     The policy stands after the imports, before the first layer is made: layers read it when they are
     constructed. A softmax or sigmoid `Activation` at the end is set to float32 alone; layers behind the last
-    one that computes (`Flatten`, `Reshape`, `Lambda`, ...) are set together with it.
+    one that computes (`Flatten`, `Reshape`, `Lambda`, ...) are set together with it. An `Input` of word or item
+    numbers that an own layer looks up is given `dtype="int32"`: as floats they would be rounded on the way in.
     Not applied: the output layers cannot be found; the model's own code mixes float32 tensors (`tf.constant`,
     `tf.random.normal`, casts) with what layers return; constants that float16 cannot hold (`1e-8`, `-1e9`);
     `set_floatx` or explicit dtypes; own training loops and `train_step`, which have to scale the loss; models
@@ -119,6 +120,7 @@ class _Plan:
     script: Script
     refusals: list[Refusal] = field(default_factory=list)
     pins: dict[ast.Call, Script] = field(default_factory=dict)
+    integers: dict[ast.Call, Script] = field(default_factory=dict)  # inputs of ids that a cast would round
 
     def __post_init__(self) -> None:
         target = self.script.target
@@ -179,6 +181,9 @@ class _Plan:
         for call, owner in self.pins.items():
             q = _quote(owner)
             edits.append(SetKeyword(call, "dtype", f"{q}float32{q}"))
+        for call, owner in self.integers.items():
+            q = _quote(owner)
+            edits.append(SetKeyword(call, "dtype", f"{q}int32{q}"))
         message = f"layers compute in {self.dtype}; weights and outputs stay float32"
         return Fix(place.anchor, message, edits)
 
@@ -785,25 +790,6 @@ class _Plan:
 
     def _ids(self, built: Structure) -> None:
         """Integers above 2048 (256 in bfloat16) do not survive a layer in front of an Embedding."""
-        for tensor in built.calls:
-            if tensor.base is None or tensor.base.keras != "layers.Embedding" or not isinstance(tensor.node, ast.Call):
-                continue
-            assert tensor.script is not None
-            for argument in tensor.node.args:
-                for value in tensor.script.values(argument):
-                    if (
-                        value.base is not None
-                        and value.base.kind == "layer"
-                        and is_passive(value.base)
-                        and value.base.keras.removeprefix("layers.") not in _LOOKUPS
-                        and not self._integers(value)
-                    ):
-                        self.refuse(
-                            tensor.script,
-                            tensor.node,
-                            "numbers of words or items pass a layer that rounds them "
-                            f"to {self.dtype} before the Embedding",
-                        )
         for chain in built.chains:
             for before, layer in pairwise(chain):
                 if (
@@ -818,29 +804,73 @@ class _Plan:
                         layer.node,
                         f"numbers of words or items pass a layer that rounds them to {self.dtype} before the Embedding",
                     )
+        for tensor in built.calls:
+            if (
+                tensor.base is not None
+                and tensor.base.cls is not None
+                and isinstance(tensor.node, ast.Call)
+                and tensor.script
+                and len(tensor.node.args) == 1
+                and self._takes_ids(tensor.base)
+            ):
+                value = tensor.script.value(tensor.node.args[0])
+                if (
+                    value is not None
+                    and value.keras == "layers.Input"
+                    and value.script
+                    and isinstance(value.node, ast.Call)
+                    and not value.script.bind(value.node).may_have("dtype")
+                    and self._is_only_ids(value.script, value.node)
+                ):
+                    self.integers[value.node] = value.script
 
-    def _integers(self, tensor: Value) -> bool:
-        """Does it come from an input of integers only?"""
-        todo, seen = [tensor], set()
-        while todo:
-            value = todo.pop()
-            if value.node in seen:
+    def _takes_ids(self, layer: Value) -> bool:
+        """Does the layer do nothing with what it is called with but look it up in Embeddings?"""
+        if layer.cls is None:
+            return layer.keras == "layers.Embedding"
+        if layer.cls.script is None or not isinstance(layer.cls.node, ast.ClassDef):
+            return False
+        found = layer.cls.script.method(layer.cls.node, "call")
+        if found is None or len(found[1].args.args) < 2:
+            return False
+        script, function = found
+        (parameter,) = script.names.scopes[function].bindings[function.args.args[1].arg][:1]
+        looked_up = False
+        for load in script.names.loads(parameter):
+            parent = script.parents[load]
+            if isinstance(parent, ast.Attribute) and parent.attr == "shape":
                 continue
-            seen.add(value.node)
-            if value.keras == "layers.Input" and value.script and isinstance(value.node, ast.Call):
-                given = value.script.argument(value.node, "dtype")
-                if given is None or of_dtype(value.script, given) != frozenset():
-                    return False
-            elif isinstance(value.node, ast.Call) and value.script:
-                for argument in value.node.args:
-                    todo.extend(v for v in value.script.values(argument) if v.kind == "tensor")
+            if not isinstance(parent, ast.Call) or parent.func is load:
+                return False
+            callees = script.values(parent.func)
+            if all(c.keras == "layers.Embedding" and c.kind == "layer" for c in callees):
+                looked_up = True
+            elif not all(c.name.rpartition(".")[2] in ("shape", "zeros_like", "ones_like") for c in callees):
+                return False
+        return looked_up
+
+    def _is_only_ids(self, script: Script, call: ast.Call) -> bool:
+        """Does everything that an `Input` is given to look it up?"""
+        for owner, use in script.flow(call):
+            parent = owner.parents[use]
+            if isinstance(parent, ast.List | ast.Tuple | ast.Dict):
+                parent = owner.parents[parent]
+            if isinstance(parent, ast.keyword):
+                parent = owner.parents[parent]
+            if isinstance(parent, ast.Assign | ast.AnnAssign):
+                continue
+            if not isinstance(parent, ast.Call):
+                return False
+            values = owner.values(parent.func)
+            if not all(v.keras == "models.Model" or self._takes_ids(v) for v in values):
+                return False
         return True
 
     def _code(self) -> None:
         pinned = set(self.pins)
         checked = [b for b in self.built.values() if b.model.kind == "model"]
         for built in checked:
-            for trouble in Precision(built, pinned, self.keras2, self.keras3).check():
+            for trouble in Precision(built, pinned, self.keras2, self.keras3, self.integers).check():
                 if trouble.float16 and not self.float16:
                     continue
                 hint = "--amp-dtype bfloat16 has the range of float32" if trouble.float16 else ""

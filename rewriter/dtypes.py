@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from . import catalog
-from .models import Code, Structure
+from .models import Code, Structure, is_passive
 from .scopes import FUNCTIONS, Binding
 from .script import Script, own_nodes
 from .values import Value
@@ -24,6 +24,8 @@ from .values import Value
 LOW = frozenset({"low"})
 FULL = frozenset({"full"})
 FREE: frozenset[str] = frozenset()
+#: What a model is called with: cast if it is float, exact if it is not.
+DATA = frozenset({"low", "data"})
 Kinds = frozenset[str]
 
 #: The largest finite float16, and half of the smallest one above zero (what is smaller is rounded to zero).
@@ -70,6 +72,10 @@ _WEIGHTS = frozenset("kernel bias embeddings gamma beta recurrent_kernel depthwi
 _RECURRENT = frozenset(
     "layers.LSTM layers.GRU layers.SimpleRNN layers.RNN layers.Bidirectional layers.LSTMCell layers.GRUCell "
     "layers.SimpleRNNCell layers.StackedRNNCells".split()
+)
+_LOOKUPS = frozenset(
+    "layers.StringLookup layers.IntegerLookup layers.TextVectorization layers.Hashing layers.HashedCrossing "
+    "layers.Discretization".split()
 )
 _CONFIG_METHODS = frozenset(
     "build get_config from_config compute_output_shape compute_mask add_weight set_weights get_weights".split()
@@ -122,10 +128,22 @@ def of_dtype(script: Script, node: ast.expr | None, same: Callable[[ast.expr], K
 
 
 class Precision:
-    """The precisions in a model. `pinned` are the layer calls that (will) compute in float32."""
+    """The precisions in a model.
 
-    def __init__(self, structure: Structure, pinned: Collection[ast.AST], keras2: bool, keras3: bool) -> None:
+    pinned: the layer calls that (will) compute in float32. integers: the `Input` calls that (will) be integers.
+    """
+
+    def __init__(
+        self,
+        structure: Structure,
+        pinned: Collection[ast.AST],
+        keras2: bool,
+        keras3: bool,
+        integers: Collection[ast.AST] = (),
+    ) -> None:
         self.structure, self.pinned, self.keras2, self.keras3 = structure, pinned, keras2, keras3
+        self.integers = integers
+        self.given: dict[ast.AST, dict[int | str, Kinds]] = {}  # what the script's own layers are called with
         self.troubles: dict[tuple[ast.AST, str], Trouble] = {}
         self._frames: dict[tuple[ast.AST, tuple[Kinds, ...]], Kinds] = {}
 
@@ -143,9 +161,31 @@ class Precision:
         for tensor in self.structure.calls:
             if tensor.script and isinstance(tensor.node, ast.Call) and not _in_class(tensor.script, tensor.node):
                 symbolic.of(tensor.script, tensor.node)
-        for code in self.structure.code:
+        self._first_in_chain()
+        todo = [c for c in self.structure.code if c.role != "method" or c.layer.node is self.structure.model.node]
+        for code in todo:
             self._code(code)
+        rest = [c for c in self.structure.code if c not in todo]
+        while rest:  # a class that others call comes after them: then it is known with what
+            known = [c for c in rest if c.layer.node in self.given] or rest
+            self._code(known[0])
+            rest.remove(known[0])
         return list(self.troubles.values())
+
+    def _first_in_chain(self) -> None:
+        """The first layer of a Sequential gets what the model is called with."""
+        whole = self.structure.model.keras == "models.Sequential"
+        for chain in self.structure.chains if whole else ():
+            first = next((v for v in chain if v.kind == "layer"), None)
+            if first is None or first.cls is None or first.node is None:
+                continue
+            inputs = [v for v in chain if v.keras == "layers.Input" and v.script and isinstance(v.node, ast.Call)]
+            given = DATA
+            for value in inputs:
+                assert value.script is not None and isinstance(value.node, ast.Call)
+                explicit = of_dtype(value.script, value.script.argument(value.node, "dtype"))
+                given = LOW if explicit is None or explicit else FREE
+            self.given.setdefault(first.node, {})[0] = given
 
     def _code(self, code: Code) -> None:
         if getattr(code.node, "name", "") == "get_initial_state" and code.owner is not None:
@@ -156,12 +196,19 @@ class Precision:
             return
         layer = code.layer
         full = layer.node in self.pinned or self._explicit(layer) == FULL
-        given = FULL if full else LOW
+        usual = FULL if full else LOW
         arguments = code.node.args
         parameters = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+        seen: dict[int | str, Kinds] = {}
         if code.role == "method":
             parameters = parameters[1:]
-        kinds = {a: FREE if a.arg in _CONFIG_PARAMETERS else given for a in parameters}
+            seen = self.given.get(layer.node, {}) if layer.node is not None else {}
+            if not full and layer.node is self.structure.model.node:
+                usual = DATA
+        kinds = {
+            a: FREE if a.arg in _CONFIG_PARAMETERS else seen.get(i, seen.get(a.arg, usual))
+            for i, a in enumerate(parameters)
+        }
         _Frame(self, kinds, code.owner, 0).run(code.script, code.node)
 
     def _is_run_by_keras(self, code: Code) -> bool:
@@ -317,7 +364,7 @@ class _Frame:
         promotes: bool = False,
     ) -> Kinds:
         together = FREE.union(*(k for _, k in parts))
-        if together == _SAME:
+        if together >= _SAME:
             whole = [(e, k) for e, k in parts if k]
             apart = any(
                 "low" in a and "full" in b for i, (_, a) in enumerate(whole) for j, (_, b) in enumerate(whole) if i != j
@@ -420,8 +467,13 @@ class _Frame:
         match callee.kind:
             case "layer":
                 self._extra_inputs(script, node, callee)
+                self._enters(script, node, callee)
+                kinds = FREE.union(*(self.of(script, e) for e in node.args))
+                if node.args and not kinds and (is_passive(callee) or callee.keras in _LOOKUPS):
+                    return FREE  # integers stay what they are
                 return self.model.of_layer(callee)
             case "model":
+                self._enters(script, node, callee)
                 return LOW
             case "function" | "method" if isinstance(callee.node, FUNCTIONS) and callee.script is not None:
                 return self._function(script, node, callee)
@@ -475,6 +527,27 @@ class _Frame:
                     "argument of a layer",
                 )
 
+    def _enters(self, script: Script, node: ast.Call, layer: Value) -> None:
+        """What a layer is called with: cast on the way in, which integers in a float tensor do not survive."""
+        if layer.cls is not None and layer.node is not None:
+            full = layer.node in self.model.pinned
+            given = self.model.given.setdefault(layer.node, {})
+            named: list[tuple[int | str, ast.expr]] = list(enumerate(node.args))
+            for key, expr in [*named, *((k.arg, k.value) for k in node.keywords if k.arg)]:
+                kinds = self.of(script, expr)
+                cast = kinds if full or not kinds & FULL else (kinds - FULL) | LOW
+                given[key] = given.get(key, FREE) | cast
+        if layer.keras == "layers.Embedding":
+            for expr in node.args[:1]:
+                kinds = self.of(script, expr)
+                if "low" in kinds and "data" not in kinds:
+                    self.model.note(
+                        script,
+                        node,
+                        "numbers of words or items reach the Embedding rounded to 16 bits: their Input is float "
+                        '(dtype="int32" would keep them exact)',
+                    )
+
     def _function(self, script: Script, node: ast.Call, callee: Value) -> Kinds:
         function, owner = callee.node, callee.script
         assert owner is not None and isinstance(function, FUNCTIONS)
@@ -500,6 +573,8 @@ class _Frame:
         together = FREE.union(*(k for _, k in kinds))
         path, root = catalog.keras_path(name), name.split(".")[0]
         if path == "layers.Input":
+            if node in self.model.integers:
+                return FREE
             explicit = of_dtype(script, script.argument(node, "dtype"))
             return FULL if explicit is None else explicit
         if path.startswith("layers."):
@@ -524,6 +599,15 @@ class _Frame:
             if target is None:
                 self.model.note(script, node, "the type that is cast to cannot be followed")
                 return together
+            kinds_in = FREE.union(*(self.of(script, e) for e in node.args[:1]))
+            if (
+                not target
+                and wanted is not None
+                and "low" in kinds_in
+                and "data" not in kinds_in
+                and "int" in ast.unparse(wanted)
+            ):
+                self.model.note(script, node, "integers above 2048 (256 in bfloat16) are rounded before this cast")
             if wanted is not None and _is_written_half(script, wanted):
                 self.model.note(script, node, f"`{ast.unparse(wanted)}` is written out")
             return target

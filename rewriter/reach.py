@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from .script import Script
+from .source import children
 
 _Defined = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
@@ -109,7 +110,7 @@ def module_level(node: ast.AST) -> Iterator[ast.AST]:
         elif isinstance(current, ast.Lambda):
             todo.extend(current.args.defaults)
         else:
-            todo.extend(ast.iter_child_nodes(current))
+            todo.extend(children(current))
 
 
 def _mentioned(node: ast.AST, *, programs: bool) -> Iterator[str]:
@@ -138,4 +139,4 @@ def _mentioned(node: ast.AST, *, programs: bool) -> Iterator[str]:
             yield current.attr
         elif isinstance(current, ast.ImportFrom):
             yield from (a.name for a in current.names if a.asname)
-        todo.extend(ast.iter_child_nodes(current))
+        todo.extend(children(current))

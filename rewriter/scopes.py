@@ -71,6 +71,7 @@ class Names:
         self._made: dict[tuple[ast.AST, str], Binding] = {}
         self._scope_of_name: dict[ast.Name, Scope] = {}
         self._loads: dict[Binding, list[ast.Name]] | None = None
+        self._global: set[str] | None = None
         self._mentioned_with: dict[str, list[Env]] = {}
         self._mentions_in: dict[_Defined, set[str]] | None = None
         self._envs_of: dict[_Defined, list[Env]] = {}
@@ -151,7 +152,9 @@ class Names:
     # -- the walk ------------------------------------------------------------------------------------------------
 
     def _rebound_elsewhere(self, name: str) -> bool:
-        return any(s.elsewhere.get(name) is self.module for s in self.scopes.values())
+        if self._global is None:  # asked for once the walk is over
+            self._global = {n for s in self.scopes.values() for n, o in s.elsewhere.items() if o is self.module}
+        return name in self._global
 
     def _all(self, name: str, scope: Scope) -> tuple[Binding, ...]:
         return tuple(scope.bindings.get(name, ()))

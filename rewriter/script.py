@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from . import catalog
 from .scopes import FUNCTIONS, Binding, Names
-from .source import Source, SourceError, parse, read
+from .source import Source, SourceError, children, parse, read
 from .target import Target
 from .values import Evaluator, Value, Values, apart_from_loops
 
@@ -67,6 +67,7 @@ class Project:
     options: Options
     scripts: dict[Path, Script] = field(default_factory=dict)
     editable: set[Path] = field(default_factory=set)
+    facts: dict[str, object] = field(default_factory=dict)  # what was found out about all of it, by question
     _broken: set[Path] = field(default_factory=set)
     _callers: dict[ast.AST, list[tuple[Script, ast.Call, int]]] = field(default_factory=dict)
 
@@ -667,7 +668,7 @@ def own_nodes(function: ast.AST) -> Iterator[ast.AST]:
         node = todo.pop()
         yield node
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
-            todo.extend(reversed(list(ast.iter_child_nodes(node))))
+            todo.extend(reversed(children(node)))
 
 
 def import_bindings(script: Script) -> list[Binding]:

@@ -16,8 +16,10 @@ import ast
 import builtins
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import wraps
+from typing import TypeVar, cast
 
 from . import catalog
 from .script import Script, Site, own_nodes
@@ -28,6 +30,22 @@ TESTS = ("evaluate", "evaluate_generator", "predict", "predict_generator")
 ON_BATCH = ("train_on_batch", "test_on_batch", "predict_on_batch")
 #: Stands for the length of `dataset.repeat()`.
 ENDLESS = math.inf
+
+
+Answer = TypeVar("Answer")
+
+
+def _asked_once(question: Callable[[Script], Answer]) -> Callable[[Script], Answer]:
+    """The answer to a question about all files of a project, kept until another file joins it."""
+
+    @wraps(question)
+    def answer(script: Script) -> Answer:
+        facts, key = script.project.facts, f"{question.__name__} of {len(script.project.scripts)}"
+        if key not in facts:
+            facts[key] = question(script)
+        return cast(Answer, facts[key])
+
+    return answer
 
 
 @dataclass(frozen=True, eq=False)
@@ -908,6 +926,7 @@ def _leaves_lists_alone(callee: Value) -> bool:
     return family in ("tensorflow", "keras") or (family == "builtins" and hasattr(builtins, name))
 
 
+@_asked_once
 def hooked_later(script: Script) -> str:
     """Why a callback may act per batch though its class does not: a hook or a frequency is set from outside."""
     for other in list(script.project.scripts.values()):
@@ -1052,6 +1071,7 @@ def runs_eagerly(training: Training) -> str:
     return ""
 
 
+@_asked_once
 def checks_numerics(script: Script) -> str:
     """Why every operation is watched for infinities, which loss scaling makes on purpose and XLA cannot watch."""
     for _, call in project_calls(
@@ -1066,6 +1086,7 @@ def checks_numerics(script: Script) -> str:
     return ""
 
 
+@_asked_once
 def graph_mode(script: Script) -> str:
     """Why Keras runs in the graph mode of TensorFlow 1, whose `compile` knows none of the newer arguments."""
     for _, call in project_calls(script, ("tensorflow.disable_eager_execution", "tensorflow.disable_v2_behavior")):
@@ -1073,6 +1094,7 @@ def graph_mode(script: Script) -> str:
     return ""
 
 
+@_asked_once
 def other_backend(script: Script) -> str:
     """The library that Keras 3 computes with, where the script says that it is not TensorFlow."""
     for other in list(script.project.scripts.values()):
@@ -1089,6 +1111,7 @@ def other_backend(script: Script) -> str:
     return ""
 
 
+@_asked_once
 def distribution(script: Script) -> tuple[str, str]:
     """How training is distributed: (name of the strategy or "horovod", what to call it), or ("", "")."""
     for other in list(script.project.scripts.values()):
@@ -1098,15 +1121,9 @@ def distribution(script: Script) -> tuple[str, str]:
                     root = binding.symbol.lstrip(".").split(".")[0] if binding.kind in ("import", "star") else ""
                     if root in ("horovod", "byteps", "herring", "smdistributed"):
                         return "horovod", root.capitalize()
-        for call in other.calls:
-            func = call.func
-            name = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
-            if name.endswith(("Strategy", "StrategyV1", "DataParallel", "ModelParallel")) or isinstance(func, ast.Name):
-                called = other.called(call)
-                if called.startswith("tensorflow.distribute.") or catalog.keras_path(called).startswith(
-                    "distribution."
-                ):
-                    last = called.rsplit(".", 1)[-1]
-                    if last.endswith(("Strategy", "StrategyV1", "Parallel")):
-                        return called, f"`{last}`"
+        for call in other.calls_into("tensorflow.distribute", "tensorflow.keras.distribution", "keras.distribution"):
+            called = other.called(call)
+            last = called.rsplit(".", 1)[-1]
+            if last.endswith(("Strategy", "StrategyV1", "Parallel")):
+                return called, f"`{last}`"
     return "", ""

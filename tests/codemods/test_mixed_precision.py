@@ -242,6 +242,80 @@ model = Model([left, right], layers.Lambda(distance{PIN})([base(left), base(righ
 }
 
 
+TOKENS = """
+class Tokens(layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.token = layers.Embedding(9999, 8)
+        self.position = layers.Embedding(20, 8)
+
+    def call(self, x):
+        positions = tf.range(0, tf.shape(x)[-1])
+        x = self.token(x)
+        return x + self.position(positions)
+"""
+ROUNDED = "rounded to 16 bits"
+
+
+def test_ids_of_a_float_input_become_integers() -> None:
+    """An own layer casts the floats that it is called with: 300 becomes 300 in float16, and 4099 becomes 4100."""
+    check.fixes(
+        *both(
+            TOKENS
+            + f"""
+inputs = Input((20,)>>, dtype="int32"<<)
+x = layers.GlobalAveragePooling1D()(Tokens()(inputs))
+model = Model(inputs, layers.Dense(1{PIN})(x))"""
+        )
+    )
+
+
+IDS = {
+    "read otherwise too": (
+        "inputs = Input((20,))\nx = Tokens()(inputs)\n"
+        "model = Model(inputs, layers.Dense(1)(layers.Concatenate()([layers.Flatten()(x), inputs])))",
+        ROUNDED,
+    ),
+    "through another layer": (
+        "inputs = Input((20,))\nx = Tokens()(layers.Reshape((10, 2))(inputs))\nmodel = Model(inputs, layers.Dense(1)(x))",
+        ROUNDED,
+    ),
+    "in a Sequential": ("model = Sequential([Input((20,)), Tokens(), layers.Dense(1)])", ROUNDED),
+    "given an integer input": (
+        "inputs = Input((20,), dtype='int32')\nx = Tokens()(layers.Reshape((20,))(inputs))\n"
+        "model = Model(inputs, layers.Dense(1)(x))",
+        "",
+    ),
+    "in a Sequential of integers": ("model = Sequential([Input((20,), dtype='int64'), Tokens(), layers.Dense(1)])", ""),
+    "in a Sequential of the data": ("model = Sequential([Tokens(), layers.Dense(1)])", ""),
+    "in a subclass": (
+        "class Net(Model):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.tokens, self.last = Tokens(), layers.Dense(1)\n\n"
+        "    def call(self, x):\n        return self.last(self.tokens(x))\n\n\nmodel = Net()",
+        "",
+    ),
+    "looked up directly": (
+        "inputs = Input((20,))\nmodel = Model(inputs, layers.Dense(1)(layers.Embedding(9999, 8)(inputs)))",
+        "",
+    ),
+    "cast behind a layer": (
+        "inputs = Input((20,))\nx = layers.Lambda(lambda t: tf.one_hot(tf.cast(t, tf.int32), 9, dtype=t.dtype))(inputs)\n"
+        "model = Model(inputs, layers.Dense(1)(x))",
+        "rounded before this cast",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_numbers_of_words(name: str) -> None:
+    body, reason = IDS[name]
+    source = HEAD + TOKENS + body + TRAIN
+    if reason:
+        check.refuses(source, reason)
+    else:
+        assert check.run(source).applied
+
+
 @pytest.mark.parametrize("name", SHAPES)
 def test_pins_the_output(name: str) -> None:
     check.fixes(*both(SHAPES[name]))
