@@ -77,6 +77,7 @@ _LOOKUPS = frozenset(
     "layers.StringLookup layers.IntegerLookup layers.TextVectorization layers.Hashing layers.HashedCrossing "
     "layers.Discretization".split()
 )
+_WRAPPERS = frozenset({"layers.TimeDistributed", "layers.Wrapper"})
 _CONFIG_METHODS = frozenset(
     "build get_config from_config compute_output_shape compute_mask add_weight set_weights get_weights".split()
 )
@@ -469,8 +470,8 @@ class _Frame:
                 self._extra_inputs(script, node, callee)
                 self._enters(script, node, callee)
                 kinds = FREE.union(*(self.of(script, e) for e in node.args))
-                if node.args and not kinds and (is_passive(callee) or callee.keras in _LOOKUPS):
-                    return FREE  # integers stay what they are
+                if callee.keras in _LOOKUPS or (node.args and not kinds and is_passive(callee)):
+                    return FREE  # integers, which stay what they are
                 return self.model.of_layer(callee)
             case "model":
                 self._enters(script, node, callee)
@@ -537,16 +538,23 @@ class _Frame:
                 kinds = self.of(script, expr)
                 cast = kinds if full or not kinds & FULL else (kinds - FULL) | LOW
                 given[key] = given.get(key, FREE) | cast
-        if layer.keras == "layers.Embedding":
-            for expr in node.args[:1]:
-                kinds = self.of(script, expr)
-                if "low" in kinds and "data" not in kinds:
-                    self.model.note(
-                        script,
-                        node,
-                        "numbers of words or items reach the Embedding rounded to 16 bits: their Input is float "
-                        '(dtype="int32" would keep them exact)',
-                    )
+        looked_up = layer.keras == "layers.Embedding"
+        wrapped = isinstance(layer.node, ast.Call) and layer.script is not None and layer.keras in _WRAPPERS
+        if wrapped:
+            looked_up = any(
+                v.keras == "layers.Embedding"
+                for e in layer.node.args[:1]  # type: ignore[union-attr]
+                for v in layer.script.values(e)  # type: ignore[union-attr]
+            )
+        for expr in node.args[:1] if looked_up else ():
+            kinds = self.of(script, expr)
+            if ("low" in kinds and "data" not in kinds) or (wrapped and kinds):
+                self.model.note(
+                    script,
+                    node,
+                    "numbers of words or items reach the Embedding rounded to 16 bits: their Input is float "
+                    '(dtype="int32" would keep them exact)',
+                )
 
     def _function(self, script: Script, node: ast.Call, callee: Value) -> Kinds:
         function, owner = callee.node, callee.script

@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import json
 import math
+import re
 import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -93,18 +94,18 @@ def test_training(case: str, env: str, tmp_path: Path) -> None:
     with ThreadPoolExecutor(2) as pool:
         losses = dict(zip(runs, pool.map(lambda name: _losses(python, tmp_path / name), runs), strict=True))
     original = losses.pop("original")
-    seeded = any("seed(" in p.read_text(errors="replace") for p in modules(case))
+    text = "".join(p.read_text(errors="replace") for p in modules(case))
+    seeded = re.search(r"(random\.set_seed|set_random_seed)\(", text) is not None
     for level, found in losses.items():
         assert set(found) == set(original)
         for name, before in original.items():
             after = found[name]
-            assert len(after) == len(before)
-            assert all(map(math.isfinite, after)), f"{level}: {name} {before} became {after}"
-            rounding = level == "O1" and seeded
-            for a, b in zip(before, after, strict=True):
-                assert math.isclose(a, b, rel_tol=1e-3 if rounding else 0.35, abs_tol=1e-4 if rounding else 0.05), (
-                    f"{level}: {name} {before} became {after}"
-                )
+            told = f"{level}: {name} {before} became {after}"
+            assert len(after) == len(before) and all(map(math.isfinite, after)), told
+            if level == "O1" and seeded:
+                assert after == pytest.approx(before, rel=1e-3, abs=1e-4), told
+            elif name == "loss":  # other rounding, or other initial weights: it must have learned as much
+                assert before[0] - after[-1] > 0.5 * (before[0] - before[-1]), told
 
 
 def _same(a: Path, b: Path) -> bool:

@@ -58,7 +58,7 @@ class LAMB(tf.keras.optimizers.Optimizer):
         return var.assign(weights - learning_rate * trust * update)
 
     def _resource_apply_sparse(self, grad, var, indices, apply_state=None):
-        dense = tf.scatter_nd(indices[:, None], grad, tf.shape(var, indices.dtype))
+        dense = tf.scatter_nd(indices[:, None], grad, tf.shape(var, out_type=indices.dtype))
         return self._resource_apply_dense(dense, var)
 
     def get_config(self):

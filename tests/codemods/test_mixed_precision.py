@@ -294,6 +294,11 @@ IDS = {
         "    def call(self, x):\n        return self.last(self.tokens(x))\n\n\nmodel = Net()",
         "",
     ),
+    "in a wrapper": (
+        "inputs = Input((5, 20))\nx = layers.TimeDistributed(layers.Embedding(9999, 8))(inputs)\n"
+        "model = Model(inputs, layers.Dense(1)(layers.Flatten()(x)))",
+        ROUNDED,
+    ),
     "looked up directly": (
         "inputs = Input((20,))\nmodel = Model(inputs, layers.Dense(1)(layers.Embedding(9999, 8)(inputs)))",
         "",
@@ -723,7 +728,7 @@ REFUSED = {
     "ids that are rounded": (
         "inputs = Input((2,))\nx = layers.Lambda(lambda t: t[:, 0])(inputs)\n"
         "model = Model(inputs, layers.Dense(1)(layers.Embedding(9999, 8)(x)))",
-        "rounds them",
+        ROUNDED,
     ),
     "add_loss": (
         "inputs = Input((4,))\nx = layers.Dense(8)(inputs)\nmodel = Model(inputs, layers.Dense(1)(x))\n"
