@@ -92,7 +92,7 @@ def envs(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Run the tests with tfboost installed as a user installs it."""
     session.install(".[test]")
-    session.run("pytest", *session.posargs)
+    session.run("pytest", "--numprocesses=2", *session.posargs)
 
 
 def interpreters(versions: tuple[str, ...]) -> Iterator[str]:

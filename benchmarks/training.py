@@ -2,7 +2,7 @@
 
     python benchmarks/training.py [--runs 5] [--env tf221] [-O1] [--select NAME,...]
 
-Each script prints `SECONDS` of training and the last `LOSS`. Original and rewritten run in turn, each in a fresh process
+Each script prints `SECONDS` of training and the last `LOSS`. Both run in turn, each in a fresh process
 of the test environment; printed are the medians and the ratio pair by pair (minimum, median, maximum).
 """
 
