@@ -10,7 +10,6 @@ from __future__ import annotations
 import difflib
 import json
 import math
-import re
 import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -95,7 +94,7 @@ def test_training(case: str, env: str, tmp_path: Path) -> None:
         losses = dict(zip(runs, pool.map(lambda name: _losses(python, tmp_path / name), runs), strict=True))
     original = losses.pop("original")
     text = "".join(p.read_text(errors="replace") for p in modules(case))
-    seeded = re.search(r"(random\.set_seed|set_random_seed)\(", text) is not None
+    seeded = "set_random_seed(" in text  # the only one that seeds initial weights in Keras 2.15 and 3
     for level, found in losses.items():
         assert set(found) == set(original)
         for name, before in original.items():
