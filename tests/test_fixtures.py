@@ -104,7 +104,7 @@ def test_training(case: str, env: str, tmp_path: Path) -> None:
             if level == "O1" and seeded:
                 assert after == pytest.approx(before, rel=1e-3, abs=1e-4), told
             elif name == "loss":  # other rounding, or other initial weights: it must have learned as much
-                assert before[0] - after[-1] > 0.5 * (before[0] - before[-1]), told
+                assert before[0] - after[-1] > 0.25 * (before[0] - before[-1]), told
 
 
 def _same(a: Path, b: Path) -> bool:
