@@ -10,10 +10,11 @@ from importlib.resources import files
 
 from rewriter.codemod import Finding, Fix, Refusal, codemod
 from rewriter.edits import DropKeyword, Edit, Insert, NameArgument, Replace, SetKeyword
+from rewriter.models import Structure, structure
 from rewriter.scopes import FUNCTIONS
 from rewriter.script import Script
 from rewriter.spelling import outermost, tensorflow_imports
-from rewriter.training import Run, Training, trainings
+from rewriter.training import Run, Training, same, trainings
 from rewriter.values import Value
 
 #: The smallest batch for which the paper gives settings (You et al. 2020, table of learning rates).
@@ -44,7 +45,10 @@ def lamb(script: Script) -> Iterator[Finding]:
     Why: with batches of 512 and more, LAMB's layer-wise steps stay stable at learning rates at which Adam diverges
     (You et al. 2020, arXiv 1904.00962). It is another optimizer: the learning rate and a warm-up have to be tuned
     again, so this runs only at -O3 or when it is selected.
-    Not applied: batches smaller than 512 or of unknown size, `amsgrad=True`, settings that LAMB has no match for.
+    Not applied: batches smaller than 512 or of unknown size, `amsgrad=True`, settings that LAMB has no match for;
+    training that continues from an optimizer's saved state, which is Adam's; in Keras 3 models with an `Embedding`
+    (its Lamb squares the gradients of a repeated row one by one) and models that are saved as `.h5` (it cannot
+    load them again).
     What is written: `keras.optimizers.Lamb` for Keras 3 (from 3.5 on); for Keras 2 the class itself, above its use.
 
     Before (Keras 3):
@@ -85,6 +89,12 @@ def _decide(training: Training, owner: Script, place: ast.expr, kind: str, value
         )
     if training.unseen:
         return Refusal(place, f"another training of this model may not be seen: {training.unseen[0].reason}")
+    if reason := _restores(training):
+        return Refusal(
+            place,
+            f"{reason}: what was saved may be Adam's state",
+            "train with LAMB from the start, and restore only what it has saved",
+        )
     target = owner.target
     if value is not None and ".legacy." in value.name:
         return Refusal(place, "the script asks for the legacy optimizer")
@@ -92,6 +102,14 @@ def _decide(training: Training, owner: Script, place: ast.expr, kind: str, value
     if target.keras == 3:
         if target.keras_version is not None and target.keras_version < (3, 5):
             return Refusal(place, f"keras.optimizers.Lamb needs Keras 3.5, this is {target.keras_version}")
+        if reason := _looks_up(training):
+            return Refusal(
+                place, f"{reason}, and the Lamb of Keras 3 squares the gradients of a repeated row one by one"
+            )
+        if shown := _saved_as_h5(training):
+            return Refusal(
+                place, f"{shown}: Keras 3 cannot load a model with Lamb from an .h5 file", "save it as `.keras`"
+            )
         name = f"{{{_family(owner, value)}.optimizers.Lamb}}"
         edits = []
     elif target.keras == 2 and target.since(2, 4):
@@ -124,11 +142,10 @@ def _decide(training: Training, owner: Script, place: ast.expr, kind: str, value
         if isinstance(mapped, str):
             return Refusal(place, mapped)
         edits += mapped
-    return Fix(
-        place,
-        "LAMB takes larger batches than Adam; tune its learning rate and warm-up anew before you rely on it",
-        edits,
-    )
+    message = "LAMB takes larger batches than Adam; tune its learning rate and warm-up anew before you rely on it"
+    if target.keras == 2 and any(True for _ in _saves(training)):
+        message += "; where else the saved model is loaded needs the class LAMB, or `compile=False`"
+    return Fix(place, message, edits)
 
 
 def _family(owner: Script, value: Value | None) -> str:
@@ -154,7 +171,7 @@ def _batch_too_small(training: Training) -> str:
     for run in training.fits:
         size = _batch_size(run)
         if size is None:
-            return f"the batch size of the fit in line {run.site.call.lineno} is not known"
+            return f"the batch size of the fit ({run.site.script.at(run.site.call)}) is not known"
         if size < SMALLEST_BATCH:
             return f"the batch size is {size}"
     if training.on_batch:
@@ -187,6 +204,153 @@ def _batched(dataset: Value) -> int | None:
             return None
         stage = stage.base
     return None
+
+
+# -- models and files that LAMB does not suit ------------------------------------------------------------------------
+
+_EMBEDDINGS = frozenset({"Embedding", "ReversibleEmbedding"})
+#: Functions whose gradient has one entry per row that they look up, not per row of the table.
+_GATHERS = frozenset("gather gather_nd take embedding_lookup embedding_lookup_sparse".split())
+_RESTORING_CALLBACKS = tuple(
+    f"callbacks.{name}" for name in ("BackupAndRestore", "experimental.BackupAndRestore", "OrbaxCheckpoint")
+)
+_H5 = re.compile(r"\.(h5|hdf5)$|^h5$")
+
+
+def _looks_up(training: Training) -> str:
+    """Where the model may look up rows of a table of weights; empty if it surely does not."""
+    for built in map(structure, training.models):
+        for layer in built.layers:
+            if _EMBEDDINGS & {layer.keras.removeprefix("layers."), *_bases(layer)} and layer.node and layer.script:
+                return f"the model has an Embedding ({layer.script.at(layer.node)})"
+        if built.unseen:
+            return f"the model may have an Embedding that is not seen: {built.unseen[0].reason}"
+        for script, call in _own_calls(built):
+            if isinstance(call.func, ast.Attribute) and call.func.attr in _GATHERS:
+                return f"`{ast.unparse(call.func)}` may look up weights ({script.at(call)})"
+    return ""
+
+
+def _bases(layer: Value) -> set[str]:
+    if layer.cls is None or layer.cls.script is None or not isinstance(layer.cls.node, ast.ClassDef):
+        return set()
+    return {base.rpartition(".")[2] for base in layer.cls.script.library_bases(layer.cls.node)}
+
+
+def _own_calls(built: Structure) -> Iterator[tuple[Script, ast.Call]]:
+    for code in built.code:
+        for node in ast.walk(code.node):
+            if isinstance(node, ast.Call):
+                yield code.script, node
+
+
+def _saves(training: Training) -> Iterator[tuple[Script, ast.Call]]:
+    """The calls that save a whole model, its optimizer included."""
+    for script in training.script.project.scripts.values():
+        for call in script.calls:
+            if isinstance(call.func, ast.Attribute) and call.func.attr == "save":
+                if any(v.kind in ("model", "parameter", "unknown") for v in _receiver(script, call)):
+                    yield script, call
+            elif (
+                script.called(call).endswith((".save_model", ".ModelCheckpoint"))
+                and script.constant(script.argument(call, "save_weights_only")) is not True
+            ):
+                yield script, call
+
+
+def _saved_as_h5(training: Training) -> str:
+    for script, call in _saves(training):
+        given = [*call.args[:2], *(k.value for k in call.keywords if k.arg in ("filepath", "save_format"))]
+        texts = {text for expr in given for text in _texts(script, expr)}
+        if not any("." in text for text in texts):  # the name of the file is not seen: any may be meant
+            texts |= {n.value for n in script.all(ast.Constant) if isinstance(n.value, str)}
+        if any(_H5.search(text) and not text.endswith(".weights.h5") for text in texts):
+            return f"`{ast.unparse(call.func)}` ({script.at(call)}) saves the whole model"
+    return ""
+
+
+def _receiver(script: Script, call: ast.Call) -> tuple[Value, ...]:
+    return script.values(call.func.value) if isinstance(call.func, ast.Attribute) else ()
+
+
+def _texts(script: Script, expr: ast.expr) -> set[str]:
+    """The strings that an expression is made of, names in it followed."""
+    found: set[str] = set()
+    todo: list[ast.AST] = [expr]
+    seen: set[ast.AST] = set()
+    while todo:
+        node = todo.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        for part in ast.walk(node):
+            if isinstance(part, ast.Constant) and isinstance(part.value, str):
+                found.add(part.value)
+            elif isinstance(part, ast.Name | ast.Attribute) and isinstance(part.ctx, ast.Load):
+                for value in script.values(part):
+                    if value.kind == "constant":
+                        found.add(str(value.literal))
+                bound = script.names.reaching(part) if isinstance(part, ast.Name) else ()
+                todo.extend(b.value for b in bound if b.value is not None)
+    return found
+
+
+def _restores(training: Training) -> str:
+    """How the training goes on from an optimizer state of an earlier run; empty if it does not."""
+    for script in training.script.project.scripts.values():
+        for call in script.calls_to(*_RESTORING_CALLBACKS):
+            return f"`{ast.unparse(call.func)}` ({script.at(call)}) restores the optimizer"
+        checkpoints = any(True for _ in script.calls_to("tensorflow.train.Checkpoint"))
+        for call in script.calls:
+            if not isinstance(call.func, ast.Attribute):
+                continue
+            shown = f"`{ast.unparse(call.func)}` ({script.at(call)}) restores the optimizer"
+            if checkpoints and call.func.attr.startswith("restore"):
+                return shown
+            if call.func.attr in ("set_weights", "load_own_variables") and (
+                any(v.kind == "optimizer" for v in _receiver(script, call))
+                or (isinstance(call.func.value, ast.Attribute) and call.func.value.attr == "optimizer")
+            ):
+                return shown
+        for site in script.sites("fit", "fit_generator", "train_on_batch"):
+            if any(_is_loaded(m) and not any(same(m, c) for c in _compiled(script)) for m in site.models):
+                where = script.at(site.call)
+                return f"the `{site.method}` in {where} goes on with a loaded model and its optimizer"
+    return _restores_weights(training)
+
+
+def _is_loaded(model: Value) -> bool:
+    return model.kind == "model" and model.name.endswith("load_model") and not _without_optimizer(model)
+
+
+def _without_optimizer(model: Value) -> bool:
+    assert model.script is not None
+    return (
+        isinstance(model.node, ast.Call)
+        and model.script.constant(model.script.argument(model.node, "compile")) is False
+    )
+
+
+def _compiled(script: Script) -> Iterator[Value]:
+    for other in script.project.scripts.values():
+        for site in other.sites("compile"):
+            yield from site.models
+
+
+def _restores_weights(training: Training) -> str:
+    """`load_weights` before a `fit`: in Keras 2 a checkpoint of TensorFlow's format holds the optimizer as well."""
+    if training.script.target.keras == 3:
+        return ""
+    for script in training.script.project.scripts.values():
+        for site in script.sites("load_weights"):
+            if not any(same(a, b) for a in site.models for b in training.models) or not site.call.args:
+                continue
+            before = any(
+                run.site.script is not script or run.site.call.lineno > site.call.lineno for run in training.fits
+            )
+            if before and not any(_H5.search(text) for text in _texts(script, site.call.args[0])):
+                return f"`load_weights` ({script.at(site.call)}) restores a checkpoint with its optimizer"
+    return ""
 
 
 # -- arguments -------------------------------------------------------------------------------------------------------

@@ -83,7 +83,7 @@ def _port(site: Site) -> Iterator[Finding]:
     new_name = site.method.removesuffix("_generator")
     what = f"Keras 3 has no {site.method}" if old else f"Keras 3's {site.method} takes no {' or '.join(gone)}"
     if arguments.open:
-        yield Refusal(call, f"{what}, and the arguments behind the splat cannot be seen")
+        yield Refusal(call, f"{what}, and what is given through `*` or `**` is not seen")
         return
     if any(k.arg in KERAS_1 for k in call.keywords):
         names = ", ".join(k.arg for k in call.keywords if k.arg in KERAS_1)
@@ -221,7 +221,7 @@ def _state(loader: Value) -> str:
             continue
         seen.add(function)
         for node in ast.walk(function):
-            line = f"(line {getattr(node, 'lineno', 0)})"
+            line = f"({owner.at(node)})"
             match node:
                 case ast.Global() | ast.Nonlocal():
                     return f"{function.name} writes {', '.join(node.names)} {line}"

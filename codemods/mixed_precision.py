@@ -5,15 +5,30 @@ from __future__ import annotations
 import ast
 import io
 import tokenize
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from rewriter import catalog
 from rewriter.codemod import Finding, Fix, Refusal, codemod
-from rewriter.dtypes import FULL, HUGE, LOW, TINY, Precision, of_dtype
+from rewriter.dtypes import Precision, chooses, has_float32, settings
 from rewriter.edits import Edit, Insert, SetKeyword
-from rewriter.models import Structure, activation_of, is_output, is_passive, models_in, structure
+from rewriter.low_precision import (
+    ACTIVATIONS,
+    HUGE,
+    LOOKUPS,
+    NOT_KNOWN,
+    SQUASHING,
+    TINY,
+    is_float,
+    large_numbers,
+    needs_float32,
+    parts,
+    prepares,
+    regularizes_activity,
+)
+from rewriter.models import Structure, activation_of, is_output, is_passive, is_symbolic, models_in, structure
 from rewriter.placement import NoPlace, Place, Placement
 from rewriter.reach import Reach
 from rewriter.scopes import FUNCTIONS
@@ -34,13 +49,14 @@ def mixed_precision(script: Script) -> Iterator[Finding]:
     `dtype="float32"`, so that predictions, losses and metrics are what they were.
     The policy stands after the imports, before the first layer is made: layers read it when they are
     constructed. A softmax or sigmoid `Activation` at the end is set to float32 alone; layers behind the last
-    one that computes (`Flatten`, `Reshape`, `Lambda`, ...) are set together with it. An `Input` of word or item
-    numbers that an own layer looks up is given `dtype="int32"`: as floats they would be rounded on the way in.
+    one that computes (`Flatten`, `Reshape`, `Lambda`, ...) are set together with it, and so are layers that do
+    not work in 16 bits (`Normalization`, `UnitNormalization`, Keras 3's `activity_regularizer`). An `Input` of
+    word or item numbers that an own layer looks up is given `dtype="int32"`: as floats they would be rounded.
     Not applied: the output layers cannot be found; the model's own code mixes float32 tensors (`tf.constant`,
     `tf.random.normal`, casts) with what layers return; constants that float16 cannot hold (`1e-8`, `-1e9`);
-    `set_floatx` or explicit dtypes; own training loops and `train_step`, which have to scale the loss; models
-    that are loaded, or layers of other libraries. `--amp-dtype bfloat16` has the range of float32 and needs
-    no loss scaling.
+    `set_floatx` or explicit dtypes; layers that are called outside of models; own training loops and
+    `train_step`, which have to scale the loss; models that are loaded, or layers of other libraries.
+    `--amp-dtype bfloat16` has the range of float32 and needs no loss scaling.
 
     Before:
         import tensorflow as tf
@@ -91,28 +107,7 @@ _OUTPUTS = frozenset(
     "predict predict_on_batch predict_generator predict_classes predict_proba evaluate "
     "evaluate_generator test_on_batch call __call__ export".split()
 )
-_ACTIVATIONS = frozenset(
-    "celu elu exponential gelu glu hard_shrink hard_sigmoid hard_silu hard_swish hard_tanh leaky_relu linear "
-    "log_sigmoid log_softmax mish relu relu6 selu sigmoid silu soft_shrink softmax softplus softsign "
-    "sparse_plus sparse_sigmoid sparsemax squareplus swish tanh tanh_shrink threshold".split()
-)
-#: Activations whose result cannot leave the range of float16, whatever they are given.
-_SQUASHING = frozenset("softmax sigmoid hard_sigmoid tanh log_softmax softsign".split())
 _WRAPPERS = frozenset({"layers.TimeDistributed", "layers.Bidirectional", "layers.RNN"})
-#: Layers that make integers or text into integers, whose precision is their own business.
-_LOOKUPS = frozenset(
-    "StringLookup IntegerLookup TextVectorization Hashing HashedCrossing CategoryEncoding Discretization".split()
-)
-_NOT_KNOWN = frozenset(
-    "DenseFeatures RandomFourierFeatures TFSMLayer JaxLayer FlaxLayer TorchModuleWrapper "
-    "AbstractRNNCell Wrapper SpectralNormalization".split()
-)
-#: Layers of Keras 3 that fail in low precision, also outside of models.
-_BROKEN_IN_KERAS3 = frozenset(
-    "RandomGaussianBlur RandomErasing RandomElasticTransform CutMix MixUp STFTSpectrogram".split()
-)
-#: Layers that have no bfloat16 version in Keras 2: they are kept in float32.
-_NO_BFLOAT16 = frozenset("RandomRotation RandomZoom RandomTranslation".split())
 
 
 @dataclass
@@ -137,7 +132,7 @@ class _Plan:
     def refuse(self, script: Script, node: ast.AST, reason: str, hint: str = "") -> None:
         """Report at the place; where that is in another file, at what is trained here."""
         if script is not self.script:
-            reason = f"{reason} ({script.path.name}:{script.position(node)[0]})"
+            reason = reason if script.at(node) in reason else f"{reason} ({script.at(node)})"
             node = self.here
         if all(r.reason != reason or r.node is not node for r in self.refusals):
             self.refusals.append(Refusal(node, reason, hint))
@@ -298,22 +293,13 @@ class _Plan:
 
     def _setting(self) -> None:
         target, script, here = self.script.target, self.script, self.here
+        unknown, give = "the TensorFlow version is not known", "give it with --target"
         if target.before(2, 1):
             self.refuse(script, here, "Keras before TensorFlow 2.1 has no precision policies")
         elif not target.since(2, 1):
-            self.refuse(
-                script,
-                here,
-                "the TensorFlow version is not known: before 2.1 there are no precision policies",
-                "give it with --target",
-            )
+            self.refuse(script, here, f"{unknown}: before 2.1 there are no precision policies", give)
         elif not target.since(2, 4) and not target.before(2, 4):
-            self.refuse(
-                script,
-                here,
-                "the TensorFlow version is not known: the policy is set differently before 2.4",
-                "give it with --target",
-            )
+            self.refuse(script, here, f"{unknown}: the policy is set differently before 2.4", give)
         if not self.float16 and not target.since(2, 5):
             self.refuse(script, here, "bfloat16 is not complete before TensorFlow 2.5")
         if why := graph_mode(script):
@@ -405,7 +391,7 @@ class _Plan:
     # -- models ----------------------------------------------------------------------------------------------
 
     def _structure(self, model: Value) -> Structure:
-        key = model.node if model.node is not None else model.cls.node if model.cls else None
+        key = _key(model)
         if key not in self.built:
             self.built[key] = structure(model)
         return self.built[key]
@@ -422,7 +408,7 @@ class _Plan:
                 elif _is_loaded(value):
                     loaded.append(value)
                 else:
-                    trained[value.node or (value.cls.node if value.cls else None)] = value
+                    trained[_key(value)] = value
             if loaded and len(loaded) == len(site.models):
                 self.refuse(
                     site.script,
@@ -436,28 +422,61 @@ class _Plan:
             self._own_steps(built)
             self._whole(built)
             if not built.tails and not self.refusals:
-                node = built.model.node or (built.model.cls.node if built.model.cls else self.here)
-                self.refuse(built.model.script or self.script, node or self.here, "the output layers cannot be found")
+                node = _key(built.model) or self.here
+                self.refuse(built.model.script or self.script, node, "the output layers cannot be found")
             for tail in built.tails:
                 self._pin_tail(built, tail, whole=True)
         for site in compiles:
             self._compile(site)
         self._other_models(set(trained))
+        for owner, call in self.reach.calls():
+            self._keep(owner, call)
         for built in self.trained:
             self._layers(built)
-        full = {"layers.Normalization"}  # statistics and raw features do not fit 16 bits
-        if self.keras2 and not self.float16:
-            full |= {f"layers.{name}" for name in _NO_BFLOAT16}
-        for owner, call in self.reach.calls():
-            for value in owner.values(call) if self.keras3 else ():
-                name = value.keras.removeprefix("layers.")
-                if value.kind == "layer" and value.node is call and name in _BROKEN_IN_KERAS3:
-                    self.refuse(owner, call, f"`{name}` of Keras 3 does not work in low precision")
-            if (
-                any(v.kind == "layer" and v.keras in full and v.node is call for v in owner.values(call))
-                and owner.argument(call, "dtype") is None
+        self._alone()
+
+    def _keep(self, owner: Script, call: ast.Call) -> None:
+        """Layers that stay in float32 by themselves, also outside of models."""
+        for value in owner.values(call):
+            made = value.node is call and value.cls is None and (value.kind == "layer" or value.keras == "layers.dot")
+            if made and needs_float32(
+                owner,
+                call,
+                value.keras.removeprefix("layers."),
+                float16=self.float16,
+                keras2=self.keras2,
+                keras3=self.keras3,
             ):
-                self.pins[call] = owner
+                given = owner.bind(call)
+                if "dtype" not in given and given.open:
+                    self.refuse(owner, call, "the arguments of a layer that has to stay in float32 cannot all be seen")
+                elif "dtype" not in given:
+                    self.pins[call] = owner
+
+    def _alone(self) -> None:
+        """Layers that the script calls outside of models give it low precision."""
+        inside = {v.node for built in self.built.values() for v in built.calls}
+        code = {c.node for built in self.built.values() for c in built.code}
+        for owner, call in self.reach.calls():
+            if call in inside or _looks_only_at_shape(owner, call) or code.intersection(owner.enclosing(call, ast.AST)):
+                continue
+            for value in owner.values(call.func):
+                if (
+                    value.kind == "layer"
+                    and value.name != "get_layer"
+                    and value.node is not None
+                    and value.node not in self.pins
+                    and not prepares(value)
+                    and not (
+                        isinstance(value.node, ast.Call) and value.script and has_float32(value.script, value.node)
+                    )
+                    and not any(is_symbolic(owner, e) for e in [*call.args, *(k.value for k in call.keywords)])
+                ):
+                    self.refuse(
+                        owner,
+                        call,
+                        f"`{ast.unparse(call.func)}` calls a layer outside of a model: it would return {self.dtype}",
+                    )
 
     def _unfollowed(self, site: Site, value: Value) -> None:
         if value.kind == "parameter":
@@ -590,7 +609,7 @@ class _Plan:
             self.refuse(owner, call, "the arguments of the output layer cannot all be seen")
             return
         name = layer.keras.removeprefix("layers.")
-        if name in _LOOKUPS:
+        if name in LOOKUPS:
             mode = owner.argument(call, "output_mode")
             if name == "CategoryEncoding" or (mode is not None and owner.constant(mode) != "int"):
                 self.refuse(owner, call, f"what `{name}` returns is an output of the model")
@@ -620,7 +639,7 @@ class _Plan:
             for tail in inner.tails:
                 self._pin_tail(inner, tail, whole=True)
         elif _takes_dtype(cls.script, cls.node):
-            if owner.argument(call, "dtype") is None:
+            if "dtype" not in owner.bind(call):
                 self.pins[call] = owner
         else:
             self.refuse(
@@ -637,30 +656,17 @@ class _Plan:
         if arguments.open and not any(n in arguments for n in ("optimizer", "loss")):
             self.refuse(script, site.call, "the arguments of `compile` cannot all be seen")
         optimizer = arguments.get("optimizer")
-        if optimizer is not None and self.float16:
-            for value in script.values(optimizer):
-                name = value.name.rpartition(".")[2]
-                if value.kind == "optimizer" and value.cls is not None:
-                    self.refuse(
-                        script,
-                        optimizer,
-                        f"the optimizer `{value.name}` is the script's own: loss scaling may not work with it",
-                        "--amp-dtype bfloat16 needs no loss scaling",
-                    )
-                elif value.kind == "tensor" or (value.kind == "object" and "." in value.name):
-                    self.refuse(
-                        script,
-                        optimizer,
-                        f"`{name}` is not one of Keras's optimizers: loss scaling may not work with it",
-                        "--amp-dtype bfloat16 needs no loss scaling",
-                    )
-                elif value.kind in ("unknown", "parameter"):
-                    self.refuse(
-                        script,
-                        optimizer,
-                        "the optimizer cannot be followed",
-                        "--amp-dtype bfloat16 needs no loss scaling",
-                    )
+        for value in script.values(optimizer) if optimizer is not None and self.float16 else ():
+            name = value.name.rpartition(".")[2]
+            if value.kind == "optimizer" and value.cls is not None:
+                why = f"the optimizer `{value.name}` is the script's own: loss scaling may not work with it"
+            elif value.kind == "tensor" or (value.kind == "object" and "." in value.name):
+                why = f"`{name}` is not one of Keras's optimizers: loss scaling may not work with it"
+            elif value.kind in ("unknown", "parameter"):
+                why = "the optimizer cannot be followed"
+            else:
+                continue
+            self.refuse(script, optimizer or site.call, why, "--amp-dtype bfloat16 needs no loss scaling")
         for name in ("loss", "metrics", "weighted_metrics"):
             self._reads_inside(script, arguments.get(name))
 
@@ -710,10 +716,10 @@ class _Plan:
             if owner is None or not isinstance(call, ast.Call):
                 continue
             name = layer.keras.removeprefix("layers.")
-            if layer.cls is None and (name not in catalog.LAYERS or name in _NOT_KNOWN):
+            if layer.cls is None and (name not in catalog.LAYERS or name in NOT_KNOWN):
                 self.refuse(owner, call, f"what `{layer.name.rpartition('.')[2]}` does in low precision is not known")
             self._explicit(owner, call)
-            self._numbers(owner, call, name)
+            self._masked(owner, call, name)
             self._registered(owner, call, name)
             if name == "Normalization" and built.model.cls is not None and built.model.kind == "model":
                 self.refuse(
@@ -730,8 +736,7 @@ class _Plan:
                 self.refuse(owner, call, f"`{name}` does not work in bfloat16 before TensorFlow 2.11")
             if name == "LayerNormalization" and self.float16 and not owner.target.since(2, 2):
                 self.refuse(owner, call, "LayerNormalization does not work in float16 in TensorFlow 2.1")
-            regularizer = owner.bind(call).get("activity_regularizer")
-            if (regularizer is not None or name == "ActivityRegularization") and self.keras3 and call not in self.pins:
+            if self.keras3 and call not in self.pins and layer.cls is not None and regularizes_activity(layer):
                 self.refuse(
                     owner,
                     call,
@@ -739,22 +744,24 @@ class _Plan:
                 )
         for tensor in built.inputs:
             if tensor.script and isinstance(tensor.node, ast.Call):
-                self._explicit(tensor.script, tensor.node, of_input=True)
+                self._explicit(tensor.script, tensor.node)
         self._ids(built)
 
-    def _explicit(self, owner: Script, call: ast.Call, *, of_input: bool = False) -> None:
-        given = owner.argument(call, "dtype")
-        if given is None:
-            return
-        kinds = of_dtype(owner, given)
-        text = ast.unparse(given)
-        if kinds is None or kinds & LOW or ("64" in text and kinds == FULL):
-            if not of_input or kinds is None or kinds:
-                self.refuse(owner, call, f"the script sets a precision itself: `dtype={text}`")
-        elif kinds == FULL and any(
-            "64" in str(v.literal if v.kind == "constant" else v.name) for v in owner.values(given)
-        ):
-            self.refuse(owner, call, f"the script sets a precision itself: `dtype={text}`")
+    def _explicit(self, owner: Script, call: ast.Call) -> None:
+        bound = owner.bind(call)
+        given = bound.get("dtype")
+        if given is not None:
+            if chooses(owner, given):
+                self.refuse(owner, call, f"the script sets a precision itself: `dtype={ast.unparse(given)}`")
+        elif bound.open and (setting := next(settings(self.reach.scripts), None)):
+            script, expr = setting
+            where = "" if script is owner else f"{script.path.name}:"
+            self.refuse(
+                owner,
+                call,
+                "the script may set a precision itself: not all arguments can be seen, and there is "
+                f"`dtype={ast.unparse(expr)}` in line {where}{script.position(expr)[0]}",
+            )
 
     def _registered(self, owner: Script, call: ast.Call, name: str) -> None:
         """An activation that the script made known to Keras under a name: which function it is is not seen."""
@@ -763,24 +770,10 @@ class _Plan:
             given += call.args[:1]
         for expr in given:
             value = owner.constant(expr)
-            if isinstance(value, str) and value.lower() not in _ACTIVATIONS:
+            if isinstance(value, str) and value.lower() not in ACTIVATIONS:
                 self.refuse(owner, call, f"what the activation `{value}` computes is not seen")
 
-    def _numbers(self, owner: Script, call: ast.Call, name: str) -> None:
-        epsilon = owner.argument(call, "epsilon")
-        if epsilon is not None and self.float16 and name not in ("", "BatchNormalization"):
-            number = owner.number(epsilon)
-            if number is None or number <= TINY:
-                self.refuse(
-                    owner,
-                    call,
-                    f"`epsilon={ast.unparse(epsilon)}` may be zero in float16",
-                    "--amp-dtype bfloat16",
-                )
-        normalizes = owner.argument(call, "normalize") if name == "Dot" else None
-        divides = name == "UnitNormalization" or (normalizes and owner.constant(normalizes) is not False)
-        if divides and self.float16 and call not in self.pins:
-            self.refuse(owner, call, f"`{name}` divides by zero in float16 where its input is zero")
+    def _masked(self, owner: Script, call: ast.Call, name: str) -> None:
         if name == "Masking" and self.float16:  # (what is compared is rounded as well: other values do no harm)
             given = owner.argument(call, "mask_value") or (call.args[0] if call.args else None)
             number = 0 if given is None else owner.number(given)
@@ -797,7 +790,7 @@ class _Plan:
                     and before.kind == "layer"
                     and layer.script
                     and layer.node
-                    and before.keras.removeprefix("layers.") not in _LOOKUPS | {"InputLayer"}
+                    and before.keras.removeprefix("layers.") not in LOOKUPS | {"InputLayer"}
                 ):
                     self.refuse(
                         layer.script,
@@ -880,54 +873,49 @@ class _Plan:
 
     def _large_inputs(self, site: Site) -> None:
         """Features that may exceed what float16 holds: the first layer would see infinity."""
-        given = site.arguments.get("x")
+        given = site.arguments.get("x") or site.arguments.get("generator")
         if given is None:
             return
-        for model in site.models:
-            built = self.built.get(model.node or (model.cls.node if model.cls else None))
-            if (
-                built is not None
-                and model.cls is not None
-                and "Embedding" in built.layer_names()
-                and _is_float(site.script, given)
+        models = [(m, self.built.get(_key(m))) for m in site.models]
+        names = [built.layer_names() if built else set() for _, built in models]
+        looked_up = all(found & (LOOKUPS | {"Embedding"}) for found in names)
+        for script, features in parts(site.script, given):
+            if is_float(script, features) and any(
+                model.cls is not None and "Embedding" in found for (model, _), found in zip(models, names, strict=True)
             ):
                 self.refuse(
-                    site.script,
-                    given,
+                    script,
+                    features,
                     "the model is called with floats and looks some of them up in an "
                     f"Embedding: numbers of words or items would be rounded to {self.dtype}",
                 )
-        for expr, number in _large_numbers(site.script, given) if self.float16 else ():
-            self.refuse(
-                site.script,
-                expr,
-                f"the training data may hold numbers like {number:g}, which are infinite in float16",
-                "scale the features, or use --amp-dtype bfloat16",
-            )
-            return
+            for expr, number in large_numbers(script, features, integers=not looked_up) if self.float16 else ():
+                self.refuse(
+                    script,
+                    expr,
+                    f"the training data may hold numbers like {number:g}, which are infinite in float16",
+                    "scale the features, or use --amp-dtype bfloat16",
+                )
+                return
 
     # -- where the policy goes -------------------------------------------------------------------------------
 
     def _family(self) -> str:
         """The Keras that the layers come from: its own policy is the one to set."""
-        families: dict[str, int] = {}
+        names: list[str] = []
         for built in self.trained:
-            for value in [*built.layers, *built.models, built.model]:
-                for family in catalog.KERAS_FAMILIES:
-                    if catalog.canonical(value.name).startswith(family):
-                        families[family[:-1]] = families.get(family[:-1], 0) + 1
-        if not families:
-            names = {
-                catalog.canonical(b)
-                for built in self.trained
-                for v in [*built.layers, built.model]
-                if v.cls and v.cls.script and isinstance(v.cls.node, ast.ClassDef)
-                for b in v.cls.script.library_bases(v.cls.node)
-            }
-            for name in names:
-                for family in catalog.KERAS_FAMILIES:
-                    if name.startswith(family):
-                        families[family[:-1]] = families.get(family[:-1], 0) + 1
+            names += [value.name for value in [*built.layers, *built.models, built.model]]
+        families = _families(names)
+        if not families:  # (all of them are classes of the script's own)
+            families = _families(
+                {
+                    base
+                    for built in self.trained
+                    for v in [*built.layers, built.model]
+                    if v.cls and v.cls.script and isinstance(v.cls.node, ast.ClassDef)
+                    for base in v.cls.script.library_bases(v.cls.node)
+                }
+            )
         if "tf_keras" in families and len(families) > 1:
             self.refuse(
                 self.script,
@@ -936,18 +924,11 @@ class _Plan:
             )
         if "keras" in families and not self.script.target.since(2, 6):
             if self.script.target.keras == 2:
-                self.refuse(
-                    self.script,
-                    self.here,
-                    "the `keras` package of that time is not TensorFlow's Keras and has no precision policies",
-                )
+                why = "the `keras` package of that time is not TensorFlow's Keras and has no precision policies"
+                self.refuse(self.script, self.here, why)
             else:
-                self.refuse(
-                    self.script,
-                    self.here,
-                    "which Keras `keras` is depends on the version, which is not known",
-                    "give it with --target",
-                )
+                why = "which Keras `keras` is depends on the version, which is not known"
+                self.refuse(self.script, self.here, why, "give it with --target")
         return max(families, key=lambda f: families[f], default="tensorflow.keras")
 
     def _place(self) -> Place | None:
@@ -965,6 +946,12 @@ class _Plan:
 
 # -- helpers -------------------------------------------------------------------------------------------------
 
+
+def _key(model: Value) -> ast.AST | None:
+    """What stands for a model: the call that makes it, or its class."""
+    return model.node or (model.cls.node if model.cls else None)
+
+
 _WATCHED = frozenset("set_floatx set_epsilon GradientTape gradients function Session InteractiveSession".split())
 
 
@@ -979,6 +966,12 @@ def _needed(tail: tuple[Value, ...], whole: bool) -> Iterator[Value]:
             return
 
 
+def _families(names: Iterable[str]) -> Counter[str]:
+    """How often each Keras occurs in names of its objects."""
+    found = map(catalog.canonical, names)
+    return Counter(f[:-1] for name in found for f in catalog.KERAS_FAMILIES if name.startswith(f))
+
+
 def _squashes(layer: Value) -> bool:
     if layer.keras == "layers.Softmax":
         return True
@@ -986,7 +979,7 @@ def _squashes(layer: Value) -> bool:
         return False
     given = activation_of(layer)
     names = [v.literal if v.kind == "constant" else v.name.rpartition(".")[2] for v in layer.script.values(given)]
-    return bool(names) and all(n in _SQUASHING for n in names)
+    return bool(names) and all(n in SQUASHING for n in names)
 
 
 def _is_merge(value: Value) -> bool:
@@ -1020,78 +1013,9 @@ def _takes_dtype(script: Script, cls: ast.ClassDef) -> bool:
     return False
 
 
-def _large_numbers(script: Script, start: ast.expr) -> Iterator[tuple[ast.expr, float]]:
-    """Numbers above float16's range that an array is made with, as far as names lead back to them."""
-    todo: list[tuple[ast.expr, int]] = [(start, 0)]
-    seen: set[ast.AST] = set()
-    while todo:
-        expr, depth = todo.pop()
-        if expr in seen or depth > 6:
-            continue
-        seen.add(expr)
-        match expr:
-            case ast.Name():
-                for binding in script.names.reaching(expr):
-                    if binding.kind == "assign" and binding.value is not None:
-                        value: ast.expr = binding.value
-                        for index in binding.path:
-                            if isinstance(value, ast.Tuple) and index < len(value.elts):
-                                value = value.elts[index]
-                        if not (binding.path and isinstance(value, ast.Call)):
-                            todo.append((value, depth + 1))
-            case ast.BinOp(op=ast.Div()):
-                continue  # scaled down
-            case ast.BinOp(op=ast.Sub() | ast.Add() | ast.Mult()):
-                for side in (expr.left, expr.right):
-                    number = script.number(side)
-                    if number is not None and abs(number) > HUGE:
-                        yield side, number
-                    todo.append((side, depth + 1))
-            case ast.Call(func=ast.Attribute() as func):
-                name = script.called(expr)
-                if name in ("numpy.random.uniform", "numpy.random.normal", "numpy.linspace") or (
-                    func.attr in ("uniform", "normal") and not name
-                ):
-                    for argument in [
-                        *expr.args[:2],
-                        *(k.value for k in expr.keywords if k.arg in ("low", "high", "loc", "scale", "start", "stop")),
-                    ]:
-                        number = script.number(argument)
-                        if number is not None and abs(number) > HUGE:
-                            yield argument, number
-                elif func.attr in ("astype", "reshape", "copy", "ravel"):
-                    todo.append((func.value, depth + 1))
-                elif name.startswith("numpy."):
-                    for argument in expr.args[:1]:
-                        todo.append((argument, depth + 1))
-            case ast.Tuple() | ast.List():
-                todo.extend((e, depth + 1) for e in expr.elts)
-            case ast.Subscript():
-                todo.append((expr.value, depth + 1))
-
-
-def _is_float(script: Script, start: ast.expr) -> bool:
-    """Is an array made float by a cast that can be seen?"""
-    todo, seen = [start], set()
-    while todo:
-        expr = todo.pop()
-        if expr in seen:
-            continue
-        seen.add(expr)
-        if isinstance(expr, ast.Name):
-            todo.extend(
-                b.value
-                for b in script.names.reaching(expr)
-                if b.kind == "assign" and b.value is not None and not b.path
-            )
-        elif isinstance(expr, ast.Subscript):
-            todo.append(expr.value)
-        elif isinstance(expr, ast.Call) and isinstance(expr.func, ast.Attribute):
-            if expr.func.attr == "astype" and expr.args:
-                return "float" in ast.unparse(expr.args[0])
-            if expr.func.attr in ("reshape", "copy"):
-                todo.append(expr.func.value)
-    return False
+def _looks_only_at_shape(script: Script, call: ast.Call) -> bool:
+    parent = script.parents[call]
+    return isinstance(parent, ast.Expr) or (isinstance(parent, ast.Attribute) and parent.attr == "shape")
 
 
 def _is_backend(script: Script, text: ast.Constant) -> bool:

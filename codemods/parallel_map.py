@@ -22,6 +22,8 @@ def parallel_map(script: Script) -> Iterator[Finding]:
     Not applied: the order of the calls can be noticed. The mapped function draws random numbers and a seed is
     set, runs Python code through `tf.py_function` or `tf.numpy_function`, changes a variable or a table,
     prints, or calls something that cannot be seen. Also where the pipeline's options give up the order.
+    A function that only picks and arranges parts of its element (`lambda d: (d["image"], d["label"])`) has no
+    work to share out and is left as it is.
 
     Before:
         import tensorflow as tf
@@ -49,15 +51,45 @@ def parallel_map(script: Script) -> Iterator[Finding]:
             continue
         if in_function_of(script, call, "interleave"):
             continue  # several of these already run side by side
+        if _only_arranges(script, function):
+            continue
         if not script.is_dataset(call.func.value):
             yield Refusal(call, "it is not always called on a dataset")
-        elif option := nondeterministic(script):
-            yield Refusal(call, f"`deterministic` is False (line {option}): the order would change")
-        elif reason := order_matters(script, function, seen=program_seen(script, call)):
-            yield Refusal(call, reason)
         else:
-            yield Fix(
-                call,
-                "map runs on all CPU cores and keeps the order" + reseeds(script),
-                [SetKeyword(call, "num_parallel_calls", f"{{{script.autotune}}}")],
-            )
+            yield in_parallel(script, call, function, "map runs on all CPU cores and keeps the order")
+
+
+def in_parallel(script: Script, call: ast.Call, function: ast.expr, message: str) -> Finding:
+    """`num_parallel_calls` for a stage that keeps its order, or how its order could be noticed."""
+    if option := nondeterministic(script):
+        return Refusal(call, f"`deterministic` is False (line {option}): the order would change")
+    if reason := order_matters(script, function, seen=program_seen(script, call)):
+        return Refusal(call, reason)
+    edit = SetKeyword(call, "num_parallel_calls", f"{{{script.autotune}}}")
+    return Fix(call, message + reseeds(script), [edit])
+
+
+#: What an expression is made of that takes parts of an element and puts them into another order.
+_ARRANGING = (ast.Name, ast.Constant, ast.Subscript, ast.Tuple, ast.List, ast.Dict)
+
+
+def _only_arranges(script: Script, function: ast.expr) -> bool:
+    """Whether a function does nothing but return its arguments, parts of them, or containers of these."""
+    results: list[ast.expr] = []
+    for value in script.values(function):
+        match value.node:
+            case ast.Lambda(body=body):
+                results.append(body)
+            case ast.FunctionDef(body=[*before, ast.Return(value=ast.expr() as body)]) if all(
+                isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant) for s in before
+            ):
+                results.append(body)
+            case _:
+                return False
+    return all(_arranges(result) for result in results)
+
+
+def _arranges(node: ast.expr) -> bool:
+    return isinstance(node, _ARRANGING) and all(
+        _arranges(child) for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)
+    )

@@ -6,13 +6,13 @@ import ast
 import re
 from collections.abc import Iterator
 
+from codemods.parallel_map import in_parallel
 from rewriter.codemod import Finding, Fix, Refusal, codemod
 from rewriter.edits import Edit, Rename, Replace, SetKeyword
 from rewriter.pipelines import (
     READERS,
     Route,
     in_function_of,
-    nondeterministic,
     program_seen,
     role,
     routes,
@@ -127,16 +127,9 @@ def _interleave(script: Script, call: ast.Call) -> Iterator[Finding]:
         yield from _one_after_the_other(script, call)
     elif script.constant(cycle) == 1:
         return
-    elif option := nondeterministic(script):
-        yield Refusal(call, f"`deterministic` is False (line {option}): the order would change")
-    elif reason := order_matters(script, function, seen=program_seen(script, call)):
-        yield Refusal(call, reason)
     else:
-        yield Fix(
-            call,
-            "the files of a cycle are read at the same time, in the same order" + reseeds(script),
-            [SetKeyword(call, "num_parallel_calls", f"{{{script.autotune}}}")],
-        )
+        message = "the files of a cycle are read at the same time, in the same order"
+        yield in_parallel(script, call, function, message)
 
 
 def _one_after_the_other(script: Script, call: ast.Call) -> Iterator[Finding]:
@@ -274,7 +267,7 @@ def _order_on(route: Route, seeded: bool) -> tuple[int, str]:
     for stage in route.stages:
         script, call = stage.script, stage.call
         assert isinstance(call, ast.Call)
-        where = f"(line {script.position(call)[0]})"
+        where = f"({script.at(call)})"
         name = stage.name
         arguments = script.bind(call, f"Dataset.{name}")
         if name == "apply":
@@ -303,7 +296,7 @@ def _order_on(route: Route, seeded: bool) -> tuple[int, str]:
                 return 0, f"it is batched twice {where}, so neighbours belong together"
     end = route.end
     purpose = role(end)
-    where = f"(line {end.script.position(end.call)[0]})"
+    where = f"({end.script.at(end.call)})"
     random_order = shuffled and not seeded
     if end.kind in ("inspect", "attribute", "adapt"):
         return 1, ""

@@ -11,6 +11,7 @@ from rewriter.edits import Chain
 from rewriter.pipelines import PASSING, Use, consumers, prefetched, stages, uses
 from rewriter.purity import reseeds
 from rewriter.script import Script
+from rewriter.spelling import spell_out
 from rewriter.values import Value, apart_from_loops
 
 #: Methods that only a `tf.data.Dataset` has among what can be given to `fit`.
@@ -22,7 +23,8 @@ def prefetch(script: Script) -> Iterator[Finding]:
     """End training and validation datasets in `prefetch(AUTOTUNE)`.
 
     Why: without it the accelerator waits while the next batch is read and decoded. TensorFlow 2.11 and later
-    add a prefetch of their own to every pipeline that ends without one; there the line only makes it visible.
+    add a prefetch of their own to every pipeline that ends without one; there the line only makes it visible,
+    and is left out where it would need another import.
 
     The stage is put where the pipeline ends, after the last batch or repeat. Where the dataset is used for
     something else as well (`ds.class_names`, a further stage), it is put where the dataset is trained on.
@@ -51,9 +53,10 @@ def prefetch(script: Script) -> Iterator[Finding]:
         if not datasets:
             if any(_looks_like_dataset(v) for v in values):
                 name = script.autotune.replace("tensorflow", "tf")
+                why = next((f": {v.name}" for v in values if v.kind == "unknown"), "")
                 yield Refusal(
                     use.node,
-                    "the dataset cannot be followed to where it is made",
+                    f"the dataset `{script.text(use.node)}` cannot be followed to where it is made{why}",
                     f"let it end in .prefetch({name}) by hand",
                 )
             continue
@@ -66,7 +69,7 @@ def prefetch(script: Script) -> Iterator[Finding]:
             continue
         for place in _places(script, use, rest, alone):
             placed.add(place)
-            yield _fix(script, place)
+            yield from _fix(script, place)
     for use, rest, alone in branching:
         if any(v.node in placed for v in rest):  # a branch that ends in a prefetch for its other uses
             rest = [v for v in rest if v.node not in placed]
@@ -74,12 +77,17 @@ def prefetch(script: Script) -> Iterator[Finding]:
         else:
             places = _places(script, use, rest, alone)
         for place in places:
-            yield _fix(script, place)
+            yield from _fix(script, place)
 
 
-def _fix(script: Script, place: ast.expr) -> Fix:
+def _fix(script: Script, place: ast.expr) -> Iterator[Fix]:
     owner = script.project.owner(place)
-    return Fix(place, _message(owner), [Chain(place, f"prefetch({{{owner.autotune}}})")])
+    edit = Chain(place, f"prefetch({{{owner.autotune}}})")
+    unasked = owner.target.since(2, 11)
+    if unasked and spell_out(owner, edit)[1]:
+        return  # an import more for nothing
+    told = " (TensorFlow 2.11 and later also do so unasked)" if unasked else reseeds(owner)
+    yield Fix(place, "the next batch is prepared while this one is in use" + told, [edit])
 
 
 def _places(script: Script, use: Use, datasets: list[Value], alone: bool) -> list[ast.expr]:
@@ -161,10 +169,3 @@ def _looks_like_dataset(value: Value) -> bool:
 def _is_counter(dataset: Value) -> bool:
     """`Dataset.range(100)` by itself: nothing to prepare."""
     return dataset.name == "tensorflow.data.Dataset.range"
-
-
-def _message(script: Script) -> str:
-    message = "the next batch is prepared while this one trains"
-    if script.target.since(2, 11):
-        return f"{message} (TensorFlow 2.11 and later also do so unasked)"
-    return message + reseeds(script)

@@ -16,6 +16,7 @@ from rewriter.training import (
     acts_per_batch,
     callbacks,
     distribution,
+    elements_of,
     graph_mode,
     hooked_later,
     other_backend,
@@ -77,10 +78,13 @@ def steps_per_execution(script: Script) -> Iterator[Finding]:
         if not script.target.since(2, 4):
             yield Refusal(node, f"`compile` takes `steps_per_execution` from TensorFlow 2.4 on ({script.target})")
             return
+        numbers = _steps(training)
+        if not isinstance(numbers, str) and max(numbers) < 2:
+            continue  # an epoch is one step
         reason = place if isinstance(place, str) else _unsuited(training) or _unsized(training)
-        numbers = [] if reason else _steps(training)
         if reason or isinstance(numbers, str):
-            yield Refusal(node, reason or str(numbers))
+            hint = "give `compile` a steps_per_execution that divides the steps of an epoch, if you know it"
+            yield Refusal(node, reason or str(numbers), "" if reason else hint)
             continue
         assert isinstance(place, ast.Call)
         chosen = largest_divisor(math.gcd(*numbers))
@@ -112,8 +116,7 @@ def _unsuited(training: Training) -> str:
         return f"the script trains on {backend}, or may do so"
     if training.on_batch and not _counts_exactly(script):
         site = training.on_batch[0]
-        line = site.call.lineno
-        return f"`{site.method}` of the same model (line {line}) fails when a call runs several steps"
+        return f"`{site.method}` of the same model ({site.script.at(site.call)}) fails when a call runs several steps"
     for name in _LOOPS:
         if own := training.method(name):
             owner = own[0].parents[own[1]]
@@ -148,7 +151,7 @@ def _unsized(training: Training) -> str:
         return ""
     for run in [*training.fits, *training.tests]:
         if not run.steps.given and not run.steps.sized:
-            line = f" (line {run.site.call.lineno})" if run.purpose != "fit" else ""
+            line = f" ({run.site.script.at(run.site.call)})" if run.purpose != "fit" else ""
             return f"Keras 2 must be able to tell the number of {_batches_of(run)}{line}: {run.steps.why}"
     return ""
 
@@ -171,9 +174,10 @@ def _steps(training: Training) -> list[int] | str:
             runs.append(run)
     for run in runs:
         if run.steps.number is None or run.steps.number < 1:
-            line = f" (line {run.site.call.lineno})" if run.site.call is not training.fits[0].site.call else ""
+            line = f" ({run.site.script.at(run.site.call)})" if run.site.call is not training.fits[0].site.call else ""
             why = run.steps.why or "there are none"
             return f"the number of {_batches_of(run)}{line} is not known: {why}"
-        left_out = run.purpose == "fit" and any(b is not None and b.node in cut for b in final_batches(run))
-        numbers.append(int(run.steps.number) - left_out)
+        left_out = [b for b in final_batches(run) if b is not None and b.node in cut] if run.purpose == "fit" else []
+        passes = [run.steps.number // batches for b in left_out if (batches := elements_of(b).number)]
+        numbers.append(int(run.steps.number - max(passes, default=0)))  # one batch less in each pass over the data
     return numbers

@@ -5,10 +5,14 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from typing import TypeAlias
 
 from rewriter.codemod import Finding, Fix, Refusal, codemod
 from rewriter.edits import Delete, Edit, Replace
+from rewriter.environment import settings
 from rewriter.script import Script
+
+_Switch: TypeAlias = ast.Call | ast.Assign | ast.AugAssign
 
 _SWITCH = "tensorflow.config.experimental.enable_tensor_float_32_execution"
 _ASKED = "tensorflow.config.experimental.tensor_float_32_execution_enabled"
@@ -61,7 +65,7 @@ def tf32(script: Script) -> Iterator[Finding]:
             yield Fix(node, _GAIN, [_taken_out(script, node, value)])
 
 
-def _switches(script: Script) -> Iterator[tuple[ast.Call | ast.Assign, ast.expr, bool | None]]:
+def _switches(script: Script) -> Iterator[tuple[_Switch, ast.expr, bool | None]]:
     """What sets TF32: statement or call, the value that it gives, whether that is off (None: not known)."""
     for call in script.calls_to(_SWITCH):
         value = script.bind(call, ("enabled",)).get("enabled")
@@ -70,16 +74,15 @@ def _switches(script: Script) -> Iterator[tuple[ast.Call | ast.Assign, ast.expr,
             yield call, value, not known if isinstance(known, bool | int) else None
     if _VARIABLE not in script.source.text:
         return
-    for node in ast.walk(script.tree):
-        match node:
-            case ast.Assign(targets=[ast.Subscript(value=where, slice=key)]) if (
-                script.symbol(where) == "os.environ" and script.constant(key) == _VARIABLE
-            ):
-                yield node, node.value, _is_off(script.constant(node.value))
-            case ast.Call(func=ast.Attribute(attr="setdefault" | "putenv"), args=[key, value]) if (
-                script.constant(key) == _VARIABLE
-            ):
+    nodes: list[_Switch] = [*script.all(ast.Assign), *script.all(ast.AugAssign), *script.calls]
+    for node in nodes:
+        for key, value in _settings(script, node):
+            if (key if isinstance(key, str) else script.constant(key)) == _VARIABLE:
                 yield node, value, _is_off(script.constant(value))
+
+
+def _settings(script: Script, node: ast.AST) -> Iterator[tuple[ast.expr | str, ast.expr]]:
+    return settings(node, lambda where: script.symbol(where) == "os.environ")
 
 
 def _is_off(value: object) -> bool | None:
@@ -87,11 +90,13 @@ def _is_off(value: object) -> bool | None:
     return str(value) == "0" if isinstance(value, str | int) else None
 
 
-def _kept(script: Script, node: ast.Call | ast.Assign) -> str:
+def _kept(script: Script, node: _Switch) -> str:
     """Why one of these is left alone."""
     statement = script.statement(node)
     if isinstance(node, ast.Call) and not (isinstance(statement, ast.Expr) and statement.value is node):
         return "its value is used"
+    if isinstance(node, ast.Assign) and len(node.targets) > 1:
+        return "something else is set with it"
     around = script.parents[statement]
     if not isinstance(around, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef) and not _is_main(around):
         return "that stands under a condition"
@@ -117,10 +122,12 @@ def _comments(script: Script, statement: ast.stmt) -> list[str]:
     return found
 
 
-def _taken_out(script: Script, node: ast.Call | ast.Assign, value: ast.expr) -> Edit:
-    """The statement goes; where a comment there is about something else, the value changes instead."""
+def _taken_out(script: Script, node: _Switch, value: ast.expr) -> Edit:
+    """The statement goes; where it or a comment there is about something else too, the value changes instead."""
     statement = script.statement(node)
-    if all(_ABOUT.search(comment) for comment in _comments(script, statement)):
+    if len(list(_settings(script, node))) < 2 and all(
+        _ABOUT.search(comment) for comment in _comments(script, statement)
+    ):
         return Delete(statement)
     return Replace(value, '"1"' if _VARIABLE in ast.unparse(statement) else "True")
 

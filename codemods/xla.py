@@ -10,8 +10,8 @@ from rewriter.codemod import Finding, Fix, Refusal, codemod
 from rewriter.compilable import Obstacle, of_model, of_objective, of_settings
 from rewriter.edits import Edit, SetKeyword
 from rewriter.models import Structure, structure
-from rewriter.pipelines import routes, stages
-from rewriter.script import Script
+from rewriter.pipelines import Route, routes, stages
+from rewriter.script import Script, Site
 from rewriter.training import (
     ENDLESS,
     Run,
@@ -67,7 +67,8 @@ def xla(script: Script) -> Iterator[Finding]:
     told = False
     for training in trainings(script):
         place = training.place("jit_compile")
-        if place is None or not (training.fits or (script.target.keras == 3 and training.on_batch)):
+        on_batch = [s for s in training.on_batch if script.target.keras == 3 or _trains(s)]
+        if place is None or not (training.fits or on_batch):
             continue
         node = training.node_in(script)
         if script.target.keras == 3:
@@ -179,7 +180,7 @@ def _own_code(training: Training) -> Iterator[Obstacle]:
 _COMPILES = frozenset(
     "Activation ActivityRegularization Add AdditiveAttention AlphaDropout Attention Average "
     "AveragePooling1D AveragePooling2D AveragePooling3D AvgPool1D AvgPool2D AvgPool3D BatchNormalization "
-    "CenterCrop Concatenate Conv1D Conv1DTranspose Conv2D Conv2DTranspose Conv3D Conv3DTranspose "
+    "Concatenate Conv1D Conv1DTranspose Conv2D Conv2DTranspose Conv3D Conv3DTranspose "
     "Convolution1D Convolution2D Convolution3D Convolution2DTranspose Cropping1D Cropping2D Cropping3D "
     "Dense DepthwiseConv1D DepthwiseConv2D Dot Dropout ELU EinsumDense Embedding Flatten GaussianDropout "
     "GaussianNoise GlobalAveragePooling1D GlobalAveragePooling2D GlobalAveragePooling3D GlobalAvgPool1D "
@@ -197,7 +198,7 @@ _STRINGS = frozenset(
     "StringLookup IntegerLookup TextVectorization Hashing HashedCrossing CategoryCrossing DenseFeatures "
     "SequenceFeatures".split()
 )
-_WARPS = frozenset("RandomRotation RandomZoom RandomTranslation RandomHeight RandomWidth RandomCrop".split())
+_WARPS = frozenset("RandomRotation RandomZoom RandomTranslation RandomHeight RandomWidth".split())
 
 
 def _layer(layer: Value) -> str:
@@ -216,11 +217,15 @@ def _layer(layer: Value) -> str:
         return f"`{name}`{where} would lose its fused GPU kernel"
     if name in ("UpSampling2D", "Resizing"):
         return _interpolates(layer, name, where)
+    if name in ("CenterCrop", "RandomCrop"):
+        return f"`{name}`{where} compiles only where no image is smaller than what it cuts out, which is not seen"
+    if name in ("CategoryEncoding", "Discretization"):
+        return _encodes(layer, name, where)
     return "" if name in _COMPILES else f"whether `{name}`{where} compiles is not known"
 
 
 def _at(value: Value) -> str:
-    return f" (line {value.script.position(value.node)[0]})" if value.script and value.node else ""
+    return f" ({value.script.at(value.node)})" if value.script and value.node else ""
 
 
 #: Arguments with which LSTM and GRU layers run in one fused kernel on a GPU; with any other value they never do.
@@ -246,6 +251,18 @@ def _is_fused(layer: Value, name: str) -> bool:
         ):
             return False
     return True
+
+
+def _encodes(layer: Value, name: str, where: str) -> str:
+    script, call = layer.script, layer.node
+    if script is None or not isinstance(call, ast.Call):
+        return f"what `{name}`{where} gives cannot be seen"
+    sparse = script.bind(call).get("sparse")
+    if script.bind(call).open or (sparse is not None and script.constant(sparse) is not False):
+        return f"`{name}`{where} may give sparse tensors"
+    if script.target.since(2, 15):
+        return ""
+    return f"`{name}`{where} is known to compile from TensorFlow 2.15 on only"
 
 
 def _interpolates(layer: Value, name: str, where: str) -> str:
@@ -292,7 +309,13 @@ def _shapes(training: Training, built: list[Structure]) -> str:
     for run in [*training.fits, *training.tests]:
         if reason := _batches(run, declared):
             return reason
+    for site in filter(_trains, training.on_batch):
+        return f"whether all batches of `train_on_batch` ({site.script.at(site.call)}) have one shape is not seen"
     return ""
+
+
+def _trains(site: Site) -> bool:
+    return site.method == "train_on_batch"
 
 
 def _inputs(model: Structure) -> tuple[str, bool]:
@@ -314,9 +337,9 @@ def _inputs(model: Structure) -> tuple[str, bool]:
         if shape is None:
             shape, first = arguments.get("batch_shape") or arguments.get("batch_input_shape"), 1
         if shape is None or arguments.open:
-            return f"the shape of an input (line {call.lineno}) is not given", False
+            return f"the shape of an input ({script.at(call)}) is not given", False
         if _varies(script, shape, first):
-            return f"the shape of an input (line {call.lineno}) varies: `{ast.unparse(shape)}`", False
+            return f"the shape of an input ({script.at(call)}) varies: `{ast.unparse(shape)}`", False
         declared = True
     for layer in model.layers:
         script, call = layer.script, layer.node
@@ -327,7 +350,7 @@ def _inputs(model: Structure) -> tuple[str, bool]:
             if given is not None:
                 if _varies(script, given, first):
                     return (
-                        f"the shape of the input (line {call.lineno}) varies: `{ast.unparse(given)}`",
+                        f"the shape of the input ({script.at(call)}) varies: `{ast.unparse(given)}`",
                         False,
                     )
                 declared = True
@@ -368,7 +391,7 @@ _VARYING = frozenset("bucket_by_sequence_length ragged_batch group_by_window spa
 def _batches(run: Run, declared: bool) -> str:
     """Why the batches of one `fit`, `evaluate` or `predict` may vary in shape."""
     script = run.site.script
-    where = "" if run.purpose == "fit" else f" of `{run.site.method}` (line {run.site.call.lineno})"
+    where = "" if run.purpose == "fit" else f" of `{run.site.method}` ({run.site.script.at(run.site.call)})"
     if run.data in ("generator", "loader") and run.source is not None:
         for value in script.values(run.source):
             if value.kind == "loader" and value.cls is None and "ImageDataGenerator" in value.name:
@@ -401,7 +424,7 @@ def _dataset(dataset: Value, declared: bool) -> str:
             script, call = stage.script, stage.node
             if script is None or not isinstance(call, ast.Call):
                 continue
-            where = f"(line {call.lineno})"
+            where = f"({script.at(call)})"
             if stage.name == "padded_batch":
                 if not _pads_to_fixed(script, call):
                     return f"`padded_batch` {where} makes every batch as long as its longest element"
@@ -473,11 +496,10 @@ def _generator(script: Script, call: ast.Call) -> str:
 
 def _has_rest(run: Run) -> bool:
     """Whether the last batch of an epoch may be smaller than the others."""
-    return (
-        run.data != "dataset"
-        or run.steps.number is None
-        or any(batch is not None and _rest(batch) != 0 for batch in final_batches(run))
-    )
+    if run.data != "dataset":
+        return run.steps.rest
+    batches = final_batches(run)
+    return not batches or any(batch is None or _rest(batch) != 0 for batch in batches)
 
 
 def final_batches(run: Run) -> list[Value | None]:
@@ -519,7 +541,8 @@ def cut_batches(training: Training) -> list[ast.Call]:
     """The `batch` calls that are to leave out a smaller last batch.
 
     Only where nothing else sees the dataset, where more than one batch remains, and where it is shuffled anew in
-    every epoch, so that each epoch leaves out other samples.
+    every epoch, so that each epoch leaves out other samples. Not where a `fit` counts on a number of batches:
+    with one batch less its data would run out in the first epoch.
     """
     found = []
     for run in training.fits:
@@ -535,12 +558,23 @@ def cut_batches(training: Training) -> list[ast.Call]:
             if size is None or count is None or count < 2 * size or not _reshuffled(batch):
                 continue
             ways = routes(script, call)
-            if ways and all(w.end.kind == "fit" and set(w.names()) <= _HARMLESS for w in ways):
+            if ways and all(_takes_what_comes(way) for way in ways):
                 found.append(call)
     return list(dict.fromkeys(found))
 
 
 _HARMLESS = frozenset("map prefetch with_options repeat".split())
+
+
+def _takes_what_comes(way: Route) -> bool:
+    """Whether a dataset goes to a `fit` that trains on all of it, however much that is."""
+    script, call = way.end.script, way.end.call
+    return (
+        way.end.kind == "fit"
+        and set(way.names()) <= _HARMLESS
+        and isinstance(call, ast.Call)
+        and not script.bind(call, f"Model.{way.end.name}").may_have("steps_per_epoch")
+    )
 
 
 def _reshuffled(batch: Value) -> bool:

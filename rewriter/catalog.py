@@ -22,6 +22,7 @@ _PREFIXES = (
     ("tensorflow.contrib.keras.", "tensorflow.keras."),
     ("keras.api.", "keras."),
     ("keras.src.", "keras."),
+    ("keras._tf_keras.keras.", "keras."),
     ("tensorflow.keras.keras.", "tensorflow.keras."),
 )
 _SYNONYMS = {
@@ -37,6 +38,8 @@ _MOVED = {  # keras path -> where it lives today
     "Model": "models.Model",
     "Input": "layers.Input",
     "engine.Model": "models.Model",
+    "engine.Functional": "models.Model",
+    "engine.Sequential": "models.Sequential",
     "engine.Layer": "layers.Layer",
     "engine.Input": "layers.Input",
     "Layer": "layers.Layer",
@@ -410,6 +413,7 @@ SIGNATURES: dict[str, tuple[str, ...]] = {
         "write_images",
         "write_steps_per_second",
         "update_freq",
+        "profile_batch",
     ),
     "ImageDataGenerator.flow": ("x", "y", "batch_size", "shuffle"),
 }

@@ -181,7 +181,7 @@ def _integer_weights(cls: Value) -> Iterator[Obstacle]:
                 name = str(script.constant(dtype) or script.symbol(dtype).rpartition(".")[2]) if dtype else ""
                 if name.startswith(("int", "uint")):
                     reason = (
-                        f"`{cls.name}` keeps a weight of type {name} (line {call.lineno}), out of reach of a GPU's XLA"
+                        f"`{cls.name}` keeps a weight of type {name} ({script.at(call)}), out of reach of a GPU's XLA"
                     )
                     yield Obstacle(call, script, reason, True)
 
@@ -235,7 +235,7 @@ def _objective(script: Script, value: Value, expr: ast.expr, seen: set[ast.AST])
                         yield from obstacles(given.script, given.node, seen)
     elif value.kind in ("function", "method") and isinstance(value.node, ast.AST) and value.script:
         if value.kind == "method" and not isinstance(value.node, ast.FunctionDef | ast.Lambda):
-            yield Obstacle(expr, script, f"what `{ast.unparse(expr)}` computes cannot be seen")
+            yield Obstacle(expr, script, f"what `{script.text(expr)}` computes is not seen ({script.at(expr)})")
         else:
             yield from obstacles(value.script, value.node, seen)
     elif value.cls is not None:
@@ -245,7 +245,7 @@ def _objective(script: Script, value: Value, expr: ast.expr, seen: set[ast.AST])
             for v in item:
                 yield from _objective(value.script or script, v, expr, seen)
     else:
-        yield Obstacle(expr, script, f"what `{ast.unparse(expr)}` computes cannot be seen")
+        yield Obstacle(expr, script, f"what `{script.text(expr)}` computes is not seen ({script.at(expr)})")
 
 
 def obstacles(script: Script, function: ast.AST | None, seen: set[ast.AST] | None = None) -> Iterator[Obstacle]:
@@ -260,7 +260,7 @@ def obstacles(script: Script, function: ast.AST | None, seen: set[ast.AST] | Non
             if isinstance(node, ast.Call):
                 yield from _of_call(script, node, seen)
             elif isinstance(node, ast.While) and not isinstance(node.test, ast.Constant):
-                yield Obstacle(node, script, f"XLA may not compile the gradient of a `while` loop (line {node.lineno})")
+                yield Obstacle(node, script, f"XLA may not compile the gradient of a `while` loop ({script.at(node)})")
             elif isinstance(node, ast.For | ast.comprehension) and script.is_dataset(node.iter):
                 yield Obstacle(node.iter, script, "a loop over a dataset runs inside the step", True)
 
@@ -284,7 +284,8 @@ def _of_call(script: Script, call: ast.Call, seen: set[ast.AST]) -> Iterator[Obs
                     if callee.name not in _METHODS:
                         yield _unknown(script, call)
                 elif callee.base is not None and callee.base.kind == "dataset":
-                    yield Obstacle(call, script, f"`{ast.unparse(call.func)}` reads a dataset inside the step", True)
+                    spelled = f"`{script.text(call.func)}` ({script.at(call)})"
+                    yield Obstacle(call, script, f"{spelled} reads a dataset inside the step", True)
             case "layer" | "model" | "class" | "tensor" | "constant" | "metric" | "loss" | "optimizer" | "schedule":
                 pass  # layers are listed by the model; the rest computes with what is allowed
             case _:
@@ -314,16 +315,15 @@ def _is_listed_layer(script: Script, func: ast.expr) -> bool:
 
 
 def _unknown(script: Script, call: ast.Call) -> Obstacle:
-    line = script.position(call)[0]
-    return Obstacle(call, script, f"whether `{ast.unparse(call.func)}` (line {line}) compiles is not known")
+    return Obstacle(call, script, f"whether `{script.text(call.func)}` ({script.at(call)}) compiles is not known")
 
 
 def _of_symbol(script: Script, call: ast.Call, name: str) -> Iterator[Obstacle]:
-    line, spelled = script.position(call)[0], ast.unparse(call.func)
+    place, spelled = script.at(call), script.text(call.func)
 
     def cannot(why: str) -> Obstacle:
         rest = "" if why == _NO_KERNEL else ", which XLA cannot compile"
-        return Obstacle(call, script, f"`{spelled}` (line {line}) {why}{rest}", True)
+        return Obstacle(call, script, f"`{spelled}` ({place}) {why}{rest}", True)
 
     path = catalog.keras_path(name)
     if path:
@@ -343,7 +343,7 @@ def _of_symbol(script: Script, call: ast.Call, name: str) -> Iterator[Obstacle]:
             yield cannot(why)
             return
     if name.startswith("debugging.") or name in ("Assert", "assert_equal"):
-        yield Obstacle(call, script, f"XLA leaves out the check `{spelled}` (line {line})")
+        yield Obstacle(call, script, f"XLA leaves out the check `{spelled}` ({place})")
         return
     if name in ("image.resize", "image.resize_images", "image.resize_with_pad"):
         yield from _resizing(script, call, "bilinear")
@@ -353,7 +353,7 @@ def _of_symbol(script: Script, call: ast.Call, name: str) -> Iterator[Obstacle]:
     if name in ("linalg.expm", "linalg.eigh_tridiagonal", "hessians") or (
         name == "while_loop" and script.argument(call, "maximum_iterations") is None
     ):
-        yield Obstacle(call, script, f"XLA cannot compile the gradient of `{spelled}` (line {line})")
+        yield Obstacle(call, script, f"XLA cannot compile the gradient of `{spelled}` ({place})")
         return
     needs_version = _SINCE.get(name)
     if name == "where" and len(call.args) + len(call.keywords) == 1:
@@ -362,7 +362,7 @@ def _of_symbol(script: Script, call: ast.Call, name: str) -> Iterator[Obstacle]:
         needs_version = (2, 21)
     if needs_version and not target.since(*needs_version):
         version = ".".join(map(str, needs_version))
-        yield Obstacle(call, script, f"`{spelled}` (line {line}) compiles from TensorFlow {version} on only")
+        yield Obstacle(call, script, f"`{spelled}` ({place}) compiles from TensorFlow {version} on only")
         return
     if name not in _TOP and not _MODULES.match(name):
         yield _unknown(script, call)
@@ -370,7 +370,7 @@ def _of_symbol(script: Script, call: ast.Call, name: str) -> Iterator[Obstacle]:
 
 def _resizing(script: Script, call: ast.Call, default: str) -> Iterator[Obstacle]:
     """Only bilinear resizing, without antialiasing, has a kernel and a gradient."""
-    spelled = f"`{ast.unparse(call.func)}` (line {script.position(call)[0]})"
+    spelled = f"`{script.text(call.func)}` ({script.at(call)})"
     arguments = script.bind(call, ("images", "size", "method"))
     antialias = arguments.get("antialias")
     if antialias is not None and script.constant(antialias) is not False:
@@ -392,5 +392,5 @@ _METHOD = {"BILINEAR": "bilinear", "NEAREST_NEIGHBOR": "nearest", "BICUBIC": "bi
 
 
 def _without_gradient(script: Script, call: ast.Call) -> Obstacle:
-    spelled = f"`{ast.unparse(call.func)}` (line {script.position(call)[0]})"
+    spelled = f"`{script.text(call.func)}` ({script.at(call)})"
     return Obstacle(call, script, f"the gradient of {spelled} with nearest interpolation has no XLA kernel")

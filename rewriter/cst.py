@@ -13,6 +13,7 @@ import libcst as cst
 from libcst._nodes.internal import CodegenState
 
 from .edits import Chain, Delete, DropKeyword, Edit, Insert, NameArgument, Rename, Replace, SetKeyword, Wrap
+from .folding import Fold, spread
 from .source import Source, SourceError
 
 _PLACEHOLDER = "__tfboost_wrapped__"
@@ -112,7 +113,9 @@ class Tree:
             node = path[-1]
             by_node.setdefault(id(node), []).append(edit)
             dirty.update(id(n) for n in path)
-        module = _Rebuild(self.module, by_node, dirty).node(self.module)
+        step = self.module.default_indent if self.module.default_indent.strip(" \t") == "" else "    "
+        folds, own_line = spread(self.module, self.source, edits, self.paths, step)
+        module = _Rebuild(self.module, self.source, by_node, dirty, step, folds, own_line).node(self.module)
         assert isinstance(module, cst.Module)
         data = module.bytes
         if self.source.data.startswith(b"\xef\xbb\xbf") and not data.startswith(b"\xef\xbb\xbf"):
@@ -121,9 +124,18 @@ class Tree:
 
 
 class _Rebuild:
-    def __init__(self, module: cst.Module, by_node: dict[int, list[Edit]], dirty: set[int]) -> None:
-        self.module, self.by_node, self.dirty = module, by_node, dirty
-        self.indent = module.default_indent if module.default_indent.strip(" \t") == "" else "    "
+    def __init__(
+        self,
+        module: cst.Module,
+        source: Source,
+        by_node: dict[int, list[Edit]],
+        dirty: set[int],
+        indent: str,
+        folds: dict[int, Fold],
+        own_line: set[int],
+    ) -> None:
+        self.module, self.source, self.by_node, self.dirty = module, source, by_node, dirty
+        self.indent, self.folds, self.own_line = indent, folds, own_line
         self.config = cst.PartialParserConfig(
             encoding=module.encoding, default_indent=self.indent, default_newline=module.default_newline
         )
@@ -145,8 +157,8 @@ class _Rebuild:
             edited = self._open_suite(node, edited)
         for edit in sorted(self.by_node.get(id(node), []), key=_order):
             if not isinstance(edit, Insert | Delete):
-                edited = self._apply(edited, edit)
-        return edited
+                edited = self._apply(edited, edit, own_line=id(node) in self.own_line)
+        return self.folds[id(node)](edited) if id(node) in self.folds else edited
 
     # -- statements ----------------------------------------------------------------------------------------------
 
@@ -240,13 +252,18 @@ class _Rebuild:
 
     # -- expressions ---------------------------------------------------------------------------------------------
 
-    def _expression(self, text: str) -> cst.BaseExpression:
-        return cst.parse_expression(text, self.config)
+    def _expression(self, text: str, *near: cst.CSTNode) -> cst.BaseExpression:
+        """A new expression, with the quotes of the last string nearby, or else those of the file."""
+        new = cst.parse_expression(text, self.config)
+        if any(True for _ in _strings(new)):
+            quotes = [string.quote for node in near for string in _strings(node)]
+            new = new.visit(_Quotes(quotes[-1] if quotes else self.source.quote))  # type: ignore[assignment]
+        return new
 
-    def _apply(self, node: Any, edit: Edit) -> Any:
+    def _apply(self, node: Any, edit: Edit, *, own_line: bool) -> Any:
         match edit:
             case SetKeyword():
-                return add_keyword(node, edit.name, self._expression(edit.value))
+                return add_keyword(node, edit.name, self._expression(edit.value, *node.args), own_line=own_line)
             case NameArgument():
                 return name_argument(node, edit.argument, edit.name)
             case DropKeyword():
@@ -254,7 +271,7 @@ class _Rebuild:
             case Rename():
                 return node.with_changes(attr=node.attr.with_changes(value=edit.name))
             case Replace():
-                new = self._expression(edit.text)
+                new = self._expression(edit.text, node)
                 return new.with_changes(lpar=[*node.lpar, *new.lpar], rpar=[*new.rpar, *node.rpar])
             case Chain():
                 return chain(node, self._expression(f"x.{edit.call}"))
@@ -262,6 +279,25 @@ class _Rebuild:
                 template = self._expression(edit.template.replace("...", _PLACEHOLDER))
                 return template.deep_replace(_placeholder(template), node)
         raise TypeError(f"not an edit of an expression: {edit}")
+
+
+def _strings(node: cst.CSTNode) -> Iterator[cst.SimpleString]:
+    """The strings in one line, in order."""
+    if isinstance(node, cst.SimpleString) and len(node.quote) == 1:
+        yield node
+    for child in node.children:
+        yield from _strings(child)
+
+
+class _Quotes(cst.CSTTransformer):
+    def __init__(self, quote: str) -> None:
+        self.quote = quote
+
+    def leave_SimpleString(self, original_node: cst.SimpleString, updated_node: cst.SimpleString) -> cst.SimpleString:
+        inside = updated_node.raw_value
+        if len(updated_node.quote) > 1 or set(inside) & set("'\"\\"):
+            return updated_node
+        return updated_node.with_changes(value=f"{updated_node.prefix}{self.quote}{inside}{self.quote}")
 
 
 def _with_leading(
@@ -357,8 +393,8 @@ def _equal(args: Sequence[cst.Arg]) -> cst.AssignEqual:
     return next((a.equal for a in args if isinstance(a.equal, cst.AssignEqual)), tight)
 
 
-def add_keyword(call: cst.Call, name: str, value: cst.BaseExpression) -> cst.Call:
-    """Give a call a keyword argument, in the layout of the arguments that are there.
+def add_keyword(call: cst.Call, name: str, value: cst.BaseExpression, *, own_line: bool = False) -> cst.Call:
+    """Give a call a keyword argument, in the layout of the arguments that are there, or on a line of its own.
 
     Existing keywords get the new value. Trailing commas, one argument per line and comments behind arguments stay.
     """
@@ -374,7 +410,9 @@ def add_keyword(call: cst.Call, name: str, value: cst.BaseExpression) -> cst.Cal
     if isinstance(last.value, cst.GeneratorExp) and not last.value.lpar:
         last = last.with_changes(value=last.value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()]))
     if isinstance(last.comma, cst.Comma):  # a trailing comma: what follows it is the way to the closing bracket
-        between = _between(args[:-1]) or _own_line(call) or cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+        between = (
+            _between(args[:-1], own_line) or _own_line(call) or cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+        )
         closing = last.comma
         if isinstance(closing.whitespace_after, cst.ParenthesizedWhitespace) and isinstance(
             between.whitespace_after, cst.ParenthesizedWhitespace
@@ -391,7 +429,7 @@ def add_keyword(call: cst.Call, name: str, value: cst.BaseExpression) -> cst.Cal
             )
         args[-1] = last.with_changes(comma=between)
         return call.with_changes(args=[*args, new.with_changes(comma=closing)])
-    between = _between(args) or _own_line(call) or cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+    between = _between(args, own_line) or _own_line(call) or cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
     closing_space = last.whitespace_after_arg
     if isinstance(closing_space, cst.ParenthesizedWhitespace):
         if isinstance(between.whitespace_after, cst.ParenthesizedWhitespace):
@@ -411,9 +449,11 @@ def add_keyword(call: cst.Call, name: str, value: cst.BaseExpression) -> cst.Cal
     return call.with_changes(args=[*args, new.with_changes(whitespace_after_arg=closing_space)])
 
 
-def _between(args: Sequence[cst.Arg]) -> cst.Comma | None:
-    """The comma that separates the last two arguments, without the comment that may follow it."""
+def _between(args: Sequence[cst.Arg], own_line: bool) -> cst.Comma | None:
+    """The comma that separates the last two arguments (or that ends a line), without the comment that may follow it."""
     commas = [a.comma for a in args if isinstance(a.comma, cst.Comma)]
+    if own_line:
+        commas = [c for c in commas if isinstance(c.whitespace_after, cst.ParenthesizedWhitespace)]
     if not commas:
         return None
     comma = commas[-1]

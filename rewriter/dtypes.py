@@ -10,10 +10,11 @@ would go wrong.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from . import catalog
+from .low_precision import HUGE, LOOKUPS, TINY
 from .models import Code, Structure, is_passive
 from .scopes import FUNCTIONS, Binding
 from .script import Script, own_nodes
@@ -27,9 +28,6 @@ FREE: frozenset[str] = frozenset()
 #: What a model is called with: cast if it is float, exact if it is not.
 DATA = frozenset({"low", "data"})
 Kinds = frozenset[str]
-
-#: The largest finite float16, and half of the smallest one above zero (what is smaller is rounded to zero).
-HUGE, TINY = 65504.0, 2.0**-25
 
 _MAX_DEPTH = 8
 _SAME = frozenset({"low", "full"})
@@ -73,10 +71,8 @@ _RECURRENT = frozenset(
     "layers.LSTM layers.GRU layers.SimpleRNN layers.RNN layers.Bidirectional layers.LSTMCell layers.GRUCell "
     "layers.SimpleRNNCell layers.StackedRNNCells".split()
 )
-_LOOKUPS = frozenset(
-    "layers.StringLookup layers.IntegerLookup layers.TextVectorization layers.Hashing layers.HashedCrossing "
-    "layers.Discretization".split()
-)
+#: Layers that return integers; `CategoryEncoding` gives floats.
+_LOOKUPS = frozenset(f"layers.{name}" for name in LOOKUPS - {"CategoryEncoding"})
 _WRAPPERS = frozenset({"layers.TimeDistributed", "layers.Wrapper"})
 _CONFIG_METHODS = frozenset(
     "build get_config from_config compute_output_shape compute_mask add_weight set_weights get_weights".split()
@@ -126,6 +122,48 @@ def of_dtype(script: Script, node: ast.expr | None, same: Callable[[ast.expr], K
         elif not name.startswith(("int", "uint", "bool", "str", "long", "complex", "object", "resource")):
             return None
     return frozenset(found)
+
+
+def chooses(script: Script, given: ast.expr) -> bool:
+    """Is a `dtype=` another precision than float32, or one that cannot be followed?"""
+    kinds = of_dtype(script, given)
+    if kinds is None or kinds & LOW:
+        return True
+    names = [ast.unparse(given), *(str(v.literal if v.kind == "constant" else v.name) for v in script.values(given))]
+    return kinds == FULL and any("64" in name for name in names)
+
+
+def _is_dtype(node: ast.expr | None) -> bool:
+    return isinstance(node, ast.Constant) and node.value == "dtype"
+
+
+def has_float32(script: Script, call: ast.Call) -> bool:
+    given = script.bind(call).get("dtype")
+    return given is not None and of_dtype(script, given) == FULL
+
+
+def settings(scripts: Iterable[Script]) -> Iterator[tuple[Script, ast.expr]]:
+    """Precisions that may be passed on to layers: in dicts, and in calls of the script's own functions."""
+    for script in scripts:
+        for node in ast.walk(script.tree):
+            found: list[ast.expr] = []
+            if isinstance(node, ast.Dict):
+                found = [v for k, v in zip(node.keys, node.values, strict=True) if _is_dtype(k)]
+            elif isinstance(node, ast.Assign):
+                found = [node.value for t in node.targets if isinstance(t, ast.Subscript) and _is_dtype(t.slice)]
+            elif isinstance(node, ast.Call) and not any(
+                v.kind in ("symbol", "layer", "model") and v.name != "builtins.dict" for v in script.values(node.func)
+            ):
+                found = [k.value for k in node.keywords if k.arg == "dtype"]
+                if (
+                    isinstance(node.func, ast.Attribute)
+                    and node.func.attr == "setdefault"
+                    and any(map(_is_dtype, node.args[:1]))
+                ):
+                    found += node.args[1:2]
+            for expr in found:
+                if chooses(script, expr):
+                    yield script, expr
 
 
 class Precision:
@@ -184,7 +222,7 @@ class Precision:
             given = DATA
             for value in inputs:
                 assert value.script is not None and isinstance(value.node, ast.Call)
-                explicit = of_dtype(value.script, value.script.argument(value.node, "dtype"))
+                explicit = of_dtype(value.script, value.script.bind(value.node).get("dtype"))
                 given = LOW if explicit is None or explicit else FREE
             self.given.setdefault(first.node, {})[0] = given
 
@@ -227,7 +265,7 @@ class Precision:
     def _explicit(self, layer: Value) -> Kinds | None:
         if layer.script is None or not isinstance(layer.node, ast.Call):
             return None
-        return of_dtype(layer.script, layer.script.argument(layer.node, "dtype"))
+        return of_dtype(layer.script, layer.script.bind(layer.node).get("dtype"))
 
     def of_layer(self, layer: Value) -> Kinds:
         """The precision of what a layer returns."""
@@ -583,7 +621,7 @@ class _Frame:
         if path == "layers.Input":
             if node in self.model.integers:
                 return FREE
-            explicit = of_dtype(script, script.argument(node, "dtype"))
+            explicit = of_dtype(script, script.bind(node).get("dtype"))
             return FULL if explicit is None else explicit
         if path.startswith("layers."):
             return FULL if node in self.model.pinned else LOW

@@ -5,13 +5,15 @@ from __future__ import annotations
 import ast
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from .codemod import Codemod, Fix, Refusal, registry
-from .edits import Delete, Edit, Replace
+from .edits import Delete, Edit, Insert, Replace
+from .files import shown
 from .script import Project, Script
 from .source import RELEVANT, Source, SourceError, parse, read
 from .target import Target
@@ -151,7 +153,7 @@ def _settle(
             if round_number == 0:
                 results[path].refused = refused
         for path, applied in plan.applied.items():
-            results[path].applied += applied if round_number == 0 else [replace(a, lines=()) for a in applied]
+            results[path].applied += applied if round_number == 0 else _in_original(results[path], applied)
         if not plan.edits:
             return
         if round_number == MAX_ROUNDS:
@@ -160,6 +162,22 @@ def _settle(
         for script, edits in plan.edits.items():
             sources[script.path] = _apply(script, edits)
             results[script.path].after = sources[script.path].data
+
+
+def _in_original(result: Result, applied: list[Applied]) -> list[Applied]:
+    """What a later round found in its own input, with the places where that stands in the original."""
+    from .diffs import Diff, python_lines
+
+    diff = Diff(result.before, result.after, python_lines)
+    return [
+        replace(
+            a,
+            line=(position := diff.position(a.line, a.column))[0],
+            column=position[1],
+            lines=tuple((diff.origin(first)[0], diff.origin(last)[1]) for first, last in a.lines),
+        )
+        for a in applied
+    ]
 
 
 def _apply(script: Script, edits: list[Edit]) -> Source:
@@ -219,8 +237,13 @@ class _Plan:
         owner = self.project.owner(refusal.node)
         if self._suppressed(owner, codemod, [refusal.node]):
             return
-        refused = Refused(codemod.name, *owner.position(refusal.node), refusal.reason, refusal.hint)
-        path = owner.path if owner.path in self.project.editable else script.path
+        node, reason = refusal.node, refusal.reason
+        if owner.path not in self.project.editable:  # it is reported where the script gets to that file
+            if (place := owner.at(node)) not in reason:
+                reason = f"{reason} ({place})"
+            owner, node = script, _import_of(script, owner)
+        path, position = owner.path, owner.position(node)
+        refused = Refused(codemod.name, *position, _from_here(reason, path, position[0]), refusal.hint)
         if refused not in self.refused.setdefault(path, []):
             self.refused[path].append(refused)
 
@@ -246,14 +269,13 @@ class _Plan:
         foreign = [e for e in fix.edits if owners[e.node].path not in self.project.editable]
         if foreign:
             other = owners[foreign[0].node]
-            where = f"{_shown(other.path)}:{other.position(foreign[0].node)[0]}"
             self._refuse(
                 script,
                 codemod,
                 Refusal(
                     fix.node,
-                    f"needs a change in {where}",
-                    f"tfboost rewrite {_shown(script.path)} {_shown(other.path)} edits both together",
+                    f"needs a change in {other.at(foreign[0].node)}",
+                    f"tfboost rewrite {shown(script.path)} {shown(other.path)} edits both together",
                 ),
             )
             return
@@ -272,24 +294,17 @@ class _Plan:
             if (edit.node, edit.slot) not in self._claims:
                 self._claims[edit.node, edit.slot] = edit
                 self.edits.setdefault(owner, []).append(edit)
-        owner = self.project.owner(fix.node)
-        places = tuple(
-            sorted(
-                {
-                    (o.statement(e.node).lineno, o.statement(e.node).end_lineno or 0)
-                    for e, o in ((e, owners[e.node]) for e in fix.edits)
-                    if o is owner
-                }
-            )
-        )
-        self.applied.setdefault(owner.path, []).append(
-            Applied(codemod.name, *owner.position(fix.node), fix.message, codemod.hardware, places)
-        )
-        for other in {owners[e.node] for e in fix.edits} - {owner}:
-            nodes = [e.node for e in fix.edits if owners[e.node] is other]
-            lines = tuple((other.statement(n).lineno, other.statement(n).end_lineno or 0) for n in nodes)
-            self.applied.setdefault(other.path, []).append(
-                Applied(codemod.name, *other.position(nodes[0]), fix.message, codemod.hardware, lines)
+        places: dict[Script, ast.AST] = {}
+        for node in (fix.node, *owners):
+            owner = self.project.owner(node)
+            if owner.path in self.project.editable:
+                places.setdefault(owner, node)
+        for owner, node in places.items():
+            lines = tuple(sorted({_lines(edit) for other, edit in spelled if other is owner}))
+            line, column = owner.position(node)
+            message = _from_here(fix.message, owner.path, line)
+            self.applied.setdefault(owner.path, []).append(
+                Applied(codemod.name, line, column, message, codemod.hardware, lines)
             )
 
     def _conflicts(self, owner: Script, edit: Edit) -> bool:
@@ -321,6 +336,33 @@ class _Plan:
         return False
 
 
-def _shown(path: Path) -> str:
-    relative = os.path.relpath(path)
-    return str(path) if relative.startswith("..") else relative
+def _import_of(script: Script, other: Script) -> ast.AST:
+    """The statement that imports from another file of the project; the file itself where others do."""
+    imports = (b for s in script.names.scopes.values() for found in s.bindings.values() for b in found)
+    for binding in imports:
+        if binding.kind in ("import", "star"):
+            found = script.project.resolve(script, binding.symbol)
+            if found is not None and found[0] is other:
+                return script.statement(binding.node)
+    return script.tree
+
+
+def _from_here(reason: str, path: Path, line: int) -> str:
+    """A reason or message as a report on this file and line gives it: places elsewhere keep their file's name."""
+    name = shown(path)
+    if Path(name).is_absolute():  # what is beside it needs no folder
+        reason, name = reason.replace(f"{path.parent}{os.sep}", ""), path.name
+    here = rf"(?<![\w./\\-]){re.escape(name)}:(\d+)"
+    reason = re.sub(rf" \({here}\)", lambda m: "" if int(m[1]) == line else m[0], reason)
+    return re.sub(here, r"line \1", reason)
+
+
+def _lines(edit: Edit) -> tuple[int, int]:
+    """First and last of the lines that an edit changes or stands next to."""
+    node = edit.node
+    assert isinstance(node, ast.expr | ast.stmt)
+    first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
+    last = node.end_lineno or first
+    if isinstance(edit, Insert):
+        return (last, last) if edit.after else (first, first)
+    return first, last

@@ -82,7 +82,10 @@ _IMPORT = re.compile(
     re.MULTILINE,
 )
 #: What a file does to a model or a dataset that it got from elsewhere.
-_CONCERNED = re.compile(rb"\.(?:compile|fit|fit_generator|train_on_batch|map|batch|shuffle|interleave|prefetch)\(")
+_CONCERNED = re.compile(
+    rb"\.(?:compile|(?:fit|evaluate|predict)(?:_generator)?|(?:train|test|predict)_on_batch|"
+    rb"map|batch|shuffle|interleave|prefetch)\("
+)
 
 
 def groups(data: Mapping[Path, bytes]) -> list[list[Path]]:

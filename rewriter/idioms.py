@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from .environment import settings
 from .target import ASSUMED, FIRST_KERAS3, LAST_KERAS2, OLDEST, Evidence, Version
 
 if TYPE_CHECKING:
@@ -51,11 +52,16 @@ _TABLE = (
     ("keras", Evidence((2, 10)), "utils.audio_dataset_from_directory"),
     ("keras", Evidence((2, 11)), "optimizers.AdamW"),
     ("keras", Evidence((2, 12)), "utils.FeatureSpace saving"),
-    ("keras", Evidence((2, 13)), "optimizers.Lion export"),
+    ("keras", Evidence((2, 13)), "optimizers.Lion export src"),
+    ("keras", Evidence((2, 13), LAST_KERAS2, 2), """
+        src.engine src.testing_infra src.dtensor src.estimator src.feature_column src.legacy_tf_layers
+        src.callbacks_v1 src.backend_config"""),
     ("keras", _KERAS3, """
         ops random config distribution Variable StatelessScope dtype_policies tree quantizers KerasTensor
         DTypePolicy Function Loss Optimizer device utils.PyDataset layers.TorchModuleWrapper layers.TFSMLayer
-        layers.RMSNormalization losses.Dice losses.CTC"""),
+        layers.RMSNormalization losses.Dice losses.CTC _tf_keras src.testing src.ops src.random src.trainers
+        src.tree src.visualization src.distribution src.dtype_policies src.quantizers src.layers.layer
+        src.models.model src.models.sequential src.models.functional"""),
     ("keras", Evidence(FIRST_KERAS3, None, 3, keras_version=(3, 5)), "optimizers.Lamb"),
     ("keras", Evidence(FIRST_KERAS3, None, 3, keras_version=(3, 10)), "optimizers.Muon"),
 )  # fmt: skip
@@ -182,8 +188,9 @@ def _at(node: ast.AST, names: dict[str, str]) -> Iterator[tuple[Evidence, str]]:
                 yield _KERAS2, "optimizer.lr"
         case ast.Call():
             yield from _call(node, names)
-        case ast.Assign(targets=[ast.Subscript(slice=ast.Constant(value=str(name)))], value=ast.Constant(value=value)):
-            yield from _environment(name, value)
+    for key, value in settings(node, lambda _: True):  # their names leave no doubt
+        if isinstance(value, ast.Constant):
+            yield from _environment(key.value if isinstance(key, ast.Constant) else key, value.value)
 
 
 def _call(node: ast.Call, names: dict[str, str]) -> Iterator[tuple[Evidence, str]]:
@@ -195,12 +202,6 @@ def _call(node: ast.Call, names: dict[str, str]) -> Iterator[tuple[Evidence, str
         elif method in ("fit", "evaluate", "predict"):
             for argument in keywords.intersection(_LOADER_ARGUMENTS):
                 yield _KERAS2, f"{method}({argument}=...)"
-        elif (
-            method in ("setdefault", "putenv")
-            and len(node.args) == 2
-            and all(isinstance(a, ast.Constant) for a in node.args)
-        ):
-            yield from _environment(*(a.value for a in node.args if isinstance(a, ast.Constant)))
     for argument in keywords.intersection(_KERAS1_ARGUMENTS):
         yield _KERAS1, f"{argument}=..."
     if "lr" in keywords and re.fullmatch(r"keras\.optimizers\.[A-Z]\w*", _dotted(node.func, names)):

@@ -50,11 +50,15 @@ class Unseen:
     unknown).
     """
 
-    reason: str
+    what: str
     node: ast.AST
     script: Script
     output: bool = False
     inside: bool = True
+
+    @property
+    def reason(self) -> str:
+        return f"{self.what} ({self.script.at(self.node)})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,21 +185,23 @@ class _Reader:
                 if value.kind == "model":
                     _merge(built, self.read(value), tails=True)
                 else:
-                    built.unseen.append(Unseen("the model that is cloned cannot be followed", call, script, True))
+                    what = f"which model `{script.text(call.args[0])}` is that is cloned is not known"
+                    built.unseen.append(Unseen(what, call, script, True))
         elif path == "layers." + path[7:] and model.kind == "layer":
             built.layers.append(model)
             built.tails.append((model,))
         else:
-            what = "is loaded from a file" if "load" in path or "json" in path else f"is made by `{model.name}`"
+            loaded = "load" in path or "json" in path
+            how = "loaded from a file" if loaded else f"made by `{model.name}`, whose layers are not seen"
             built.models.append(model)
-            built.unseen.append(Unseen(f"the model {what}", call, script, True))
+            built.unseen.append(Unseen(f"the model is {how}", call, script, True))
 
     # -- functional models -----------------------------------------------------------------------------------
 
     def _functional(self, built: Structure, script: Script, call: ast.AST, outputs: ast.expr | None) -> None:
         if outputs is None:
             built.unseen.append(
-                Unseen("the outputs of the model are not given in a way that can be followed", call, script, True)
+                Unseen("the outputs of the model are not written out where it is made", call, script, True)
             )
             return
         self._graph(built, script, outputs)
@@ -222,7 +228,7 @@ class _Reader:
                     if not _is_own_layer(value):
                         built.unseen.append(
                             Unseen(
-                                f"a tensor cannot be followed: {value.name}",
+                                f"what makes the tensor `{_text(value, owner, expr)}` is not known: {value.name}",
                                 value.node or expr,
                                 value.script or owner,
                             )
@@ -230,7 +236,7 @@ class _Reader:
                 elif value.kind == "parameter" and not _is_input_of_call(value):
                     built.unseen.append(
                         Unseen(
-                            f"`{value.name}` is given from outside",
+                            f"`{value.name}` is given by callers that are not seen",
                             value.node or expr,
                             value.script or owner,
                         )
@@ -292,7 +298,9 @@ class _Reader:
                         if not name.endswith(("initializer", "constraint", "kernel_regularizer", "bias_regularizer")):
                             built.code.append(Code(v.script, v.node, role, layer))
                     elif v.kind == "unknown" and layer.keras in _WRAPPERS and (not name or name in ("layer", "cell")):
-                        built.unseen.append(Unseen("the wrapped layer cannot be followed", expr, script))
+                        wrapper = layer.keras.removeprefix("layers.")
+                        what = f"what `{script.text(expr)}` is that `{wrapper}` wraps is not known: {v.name}"
+                        built.unseen.append(Unseen(what, expr, script))
 
     # -- where outputs are made ------------------------------------------------------------------------------
 
@@ -342,11 +350,11 @@ class _Reader:
         if value.kind == "constant" or (value.kind == "parameter" and above):
             return []
         if value.kind in ("unknown", "parameter", "object", "method", "array"):
-            why = value.name if value.kind == "unknown" else "it is not the result of a layer that is known"
+            why = value.name if value.kind == "unknown" else "it is not what a layer returns"
             if not above:
                 built.unseen.append(
                     Unseen(
-                        f"an output cannot be followed: {why}",
+                        f"which layer makes the output `{_text(value, script, expr)}` is not known: {why}",
                         value.node or expr,
                         value.script or script,
                         True,
@@ -362,7 +370,8 @@ class _Reader:
         if layers is not None:
             items = elements(script, layers)
             if items is None:
-                built.unseen.append(Unseen("the list of layers cannot be followed", layers, script, True))
+                what = f"which layers `{script.text(layers)}` holds is not known"
+                built.unseen.append(Unseen(what, layers, script, True))
             else:
                 start = tuple(items)
         paths = _Additions(script, call, start).paths()
@@ -373,7 +382,7 @@ class _Reader:
                 elif value.kind == "tensor" and value.keras == "layers.Input":
                     built.inputs.append(value)
                 elif not (value.kind == "constant" and value.literal is None):
-                    built.unseen.append(Unseen(_not_a_layer(value), item.node, item.script))
+                    built.unseen.append(Unseen(_not_a_layer(value, item), item.node, item.script))
         for path in paths:
             chain = tuple(v for item in path for v in item.values)
             built.chains.append(chain)
@@ -385,7 +394,7 @@ class _Reader:
     def _path_tails(self, built: Structure, path: _Path, call: ast.AST, script: Script) -> list[tuple[Value, ...]]:
         """Last values of a chain of layers that is given last layer first."""
         if not path:
-            built.unseen.append(Unseen("no layers are seen in the model", call, script, True))
+            built.unseen.append(Unseen("no layer is seen in the model", call, script, True))
             return []
         found: list[tuple[Value, ...]] = []
         for value in path[0].values:
@@ -402,7 +411,7 @@ class _Reader:
             elif value.kind == "tensor":
                 found.append((value,))
             elif not (value.kind == "constant" and value.literal is None):
-                what = _not_a_layer(value).replace("a layer of it", "the last layer")
+                what = _not_a_layer(value, path[0], "the last layer")
                 built.unseen.append(Unseen(what, path[0].node, path[0].script, True))
         return list({tuple(id(v) for v in t): t for t in found}.values())[:_MAX_PATHS]
 
@@ -424,13 +433,12 @@ class _Reader:
         call_method = owner.method(cls.node, "call") or owner.method(cls.node, "__call__")
         for base in owner.bases(cls.node):
             if base.kind == "symbol" and not (base.keras or base.name in ("builtins.object", "tensorflow.Module")):
-                built.unseen.append(
-                    Unseen(f"`{cls.name}` derives from `{base.name}`", cls.node, owner, call_method is None)
-                )
+                what = f"`{cls.name}` derives from `{base.name}`, whose code is not seen"
+                built.unseen.append(Unseen(what, cls.node, owner, call_method is None))
             elif base.kind == "unknown":
                 built.unseen.append(
                     Unseen(
-                        f"what `{cls.name}` derives from cannot be followed",
+                        f"what `{cls.name}` derives from is not known: {base.name}",
                         cls.node,
                         owner,
                         call_method is None,
@@ -787,15 +795,44 @@ def _operation(value: Value) -> Value:
     return value
 
 
-def _not_a_layer(value: Value) -> str:
+def _not_a_layer(value: Value, item: Item, which: str = "the layer") -> str:
     if value.kind in ("object", "symbol") and "." in value.name and not value.name.startswith("builtins."):
         return f"`{value.name}` is not a layer that is known"
-    return "a layer of it cannot be followed"
+    why = {"unknown": f": {value.name}", "parameter": ": it is given by callers that are not seen"}.get(value.kind, "")
+    return f"what {which} `{item.script.text(item.node)}` is is not known{why}"
+
+
+def _text(value: Value, script: Script, expr: ast.expr) -> str:
+    """How what is unknown is written."""
+    known = value.script is not None and isinstance(value.node, ast.expr)
+    return value.script.text(value.node) if known else script.text(expr)  # type: ignore[union-attr, arg-type]
 
 
 def is_output(value: Value) -> bool:
     """`model.output`, `layer.output`: a tensor that an existing model or layer made."""
     return value.kind == "method" and value.name in ("output", "outputs")
+
+
+def is_symbolic(script: Script, expr: ast.expr, seen: set[ast.AST] | None = None) -> bool:
+    """Does a tensor come from an `Input`, or from where that is not known?"""
+    seen = set() if seen is None else seen
+    if expr in seen:
+        return False
+    seen.add(expr)
+    for value in script.values(expr):
+        if value.keras == "layers.Input" or value.kind == "parameter" or is_output(value):
+            return True
+        if value.kind == "method" and value.name in ("input", "inputs"):
+            return True
+        if value.kind == "tensor" and value.script and any(is_symbolic(value.script, e, seen) for e in operands(value)):
+            return True
+        if value.kind == "sequence" and any(
+            v.node is not expr and isinstance(v.node, ast.expr) and v.script and is_symbolic(v.script, v.node, seen)
+            for item in value.items
+            for v in item
+        ):
+            return True
+    return False
 
 
 def _is_own_layer(value: Value) -> bool:
@@ -852,7 +889,7 @@ def _merge(into: Structure, inner: Structure, *, tails: bool) -> None:
         into.hidden |= inner.hidden
         into.unseen += inner.unseen
     else:
-        into.unseen += [Unseen(u.reason, u.node, u.script) for u in inner.unseen if u.inside]
+        into.unseen += [Unseen(u.what, u.node, u.script) for u in inner.unseen if u.inside]
 
 
 def _unique(built: Structure) -> Structure:
@@ -864,7 +901,7 @@ def _unique(built: Structure) -> Structure:
     built.inputs = _distinct(built.inputs)
     built.code = list({(c.node, c.layer.node or c.owner): c for c in built.code}.values())
     built.tails = list({tuple(v.node or v for v in t): t for t in built.tails}.values())
-    built.unseen = list({(u.reason, u.node, u.output): u for u in built.unseen}.values())
+    built.unseen = list({(u.what, u.node, u.output): u for u in built.unseen}.values())
     return built
 
 

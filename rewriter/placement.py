@@ -17,8 +17,9 @@ from itertools import pairwise
 
 from . import catalog
 from .edits import Insert
+from .environment import settings
 from .reach import Reach, is_main_guard, module_level
-from .scopes import FUNCTIONS
+from .scopes import FUNCTIONS, holds
 from .script import Script
 from .spelling import spell, tensorflow_imports
 
@@ -31,7 +32,11 @@ _HARMLESS = frozenset(
     "click fire hydra omegaconf comet_ml sacred pydot graphviz statsmodels spacy numba dask pyarrow datasets "
     "tensorboard horovod google six future past networkx dateutil pytz colorama termcolor rich typer attr "
     "pydantic imblearn optuna pylab simplejson keras_preprocessing keras_applications sentencepiece "
-    "tokenizers nibabel pydicom SimpleITK rasterio".split()
+    "tokenizers nibabel pydicom SimpleITK rasterio imutils natsort lxml bs4 pycocotools hyperopt missingno mlxtend "
+    "xarray netCDF4 pywt mne geopandas shapely rdkit Bio pymongo sqlalchemy boto3 tabulate jsonlines ujson tifffile "
+    "wget gdown kaggle yfinance emoji jieba regex textblob wordcloud pretty_midi mediapipe prettytable mpi4py cupy "
+    "einops shap lime eli5 xmltodict efficientnet segmentation_models classification_models keras_tuner kerastuner "
+    "livelossplot visualkeras tensorflow_io cPickle Queue urllib2 ConfigParser StringIO __future__".split()
 )
 
 
@@ -112,8 +117,8 @@ class Placement:
         attempt: ast.Try | None = None
         while script.parents[outer] is not block:
             outer = script.parents[outer]
-            if isinstance(outer, ast.If):
-                raise NoPlace(first, "TensorFlow is imported under a condition")
+            if isinstance(outer, ast.If) and not holds(outer.test):
+                raise NoPlace(first, "TensorFlow is imported under a condition: the policy belongs there too, by hand")
             if isinstance(outer, ast.Try):
                 attempt = outer
         assert isinstance(outer, ast.stmt)
@@ -139,7 +144,7 @@ class Placement:
                 break
             if _imports(statement):
                 anchor, between = index, 0
-            elif isinstance(statement, ast.Expr | ast.Assign | ast.AnnAssign) and between < 3:
+            elif not isinstance(statement, _ENDS_IMPORTS) and between < 5:
                 between += 1
             else:
                 break
@@ -176,7 +181,7 @@ class Placement:
                 continue
             block, statement = self._unconditional(node)
             if block is None:
-                raise NoPlace(node, "which GPUs are used is set where it is not clear when")
+                raise NoPlace(node, "which GPUs are used is set in code that may run late: a policy must come after it")
             inside = block.body.index(statement)
             before = block.body[:inside]
             if block.body is body:
@@ -223,7 +228,11 @@ class Placement:
         """May layers be made by this statement? (What imports something unknown may, but not `surely`.)"""
         if isinstance(statement, ast.Import | ast.ImportFrom):
             return any(self._import_builds(script, symbol, surely=surely) for symbol in _symbols(statement))
-        return self.builds(script, statement)
+        return self.builds(script, statement) or any(
+            self.is_barrier(script, s, surely=surely)
+            for s in module_level(statement)
+            if isinstance(s, ast.Import | ast.ImportFrom)
+        )
 
     def _import_builds(
         self, script: Script, symbol: str, *, surely: bool, seen: frozenset[Script] = frozenset()
@@ -276,10 +285,16 @@ class Placement:
         return any(self.builds(script, s, seen) for s in body)
 
 
+#: What the body of a script consists of, as opposed to a setting between two imports.
+_ENDS_IMPORTS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.For, ast.While)
+
+
 def _imports(statement: ast.stmt) -> bool:
     if isinstance(statement, ast.Import | ast.ImportFrom):
         return True
-    return isinstance(statement, ast.Try) and any(isinstance(s, ast.Import | ast.ImportFrom) for s in statement.body)
+    return isinstance(statement, ast.Try | ast.If) and any(
+        isinstance(s, ast.Import | ast.ImportFrom) for s in statement.body
+    )
 
 
 def _symbols(statement: ast.Import | ast.ImportFrom) -> Iterable[str]:
@@ -322,22 +337,8 @@ def _always_imports(attempt: ast.Try) -> bool:
 
 def _chooses_devices(node: ast.AST) -> bool:
     """`os.environ["CUDA_VISIBLE_DEVICES"] = ...`, in any spelling."""
-    key: ast.expr | None = None
-    match node:
-        case ast.Assign(targets=[ast.Subscript(value=ast.Attribute(attr="environ") | ast.Name(id="environ"))]):
-            target = node.targets[0]
-            assert isinstance(target, ast.Subscript)
-            key = target.slice
-        case ast.Call(
-            func=ast.Attribute(attr="setdefault" | "update", value=ast.Attribute(attr="environ")),
-            args=[_, *_],
-        ):
-            key = node.args[0]
-        case ast.Call(func=ast.Attribute(attr="putenv"), args=[_, *_]):
-            key = node.args[0]
-    return isinstance(key, ast.Constant) and str(key.value).startswith(
-        ("CUDA_", "NVIDIA_", "ROCR_", "HIP_", "TF_FORCE_GPU", "TF_GPU")
-    )
+    names = (key.value if isinstance(key, ast.Constant) else key for key, _ in settings(node))
+    return any(str(name).startswith(("CUDA_", "NVIDIA_", "ROCR_", "HIP_", "TF_FORCE_GPU", "TF_GPU")) for name in names)
 
 
 def _gap(before: ast.stmt, after: ast.stmt | None) -> int:

@@ -77,7 +77,7 @@ _GENERATOR_DRAWS = frozenset("normal uniform truncated_normal uniform_full_int b
 
 #: Keras layers that draw whenever they are called, and those that draw only in training.
 _RANDOM_LAYER = re.compile(r"Random\w+|RandAugment|AugMix|CutMix|MixUp|GridMask|ChannelShuffle|Jittered\w+")
-_DROPOUTS = re.compile(r"\w*Dropout\w*|Gaussian(Noise|Dropout)|ActivityNoise")
+_DROPOUTS = re.compile(r"Dropout|GaussianNoise|ActivityNoise")
 _NORMS = re.compile(r"(Sync)?BatchNormalization\w*|SpectralNormalization|VectorQuant\w+|AdaptiveNorm\w+")
 
 #: Python libraries that do nothing to a graph: what they compute is a constant of the traced function.
@@ -163,7 +163,7 @@ def order_matters(script: Script, function: ast.expr, *, seen: bool = True) -> s
     """
     kinds = ("python", "write", "print", "unknown", "seeded", "random")
     for effect in sorted(effects(script, function), key=lambda e: kinds.index(e.kind)):
-        what, where = f"`{effect.what}`", f"({_at(script, effect.script, effect.node)})"
+        what, where = f"`{effect.what}`", f"({effect.script.at(effect.node)})"
         match effect.kind:
             case "python":
                 return f"it runs Python code through {what} {where}"
@@ -181,16 +181,11 @@ def order_matters(script: Script, function: ast.expr, *, seen: bool = True) -> s
                     other, call, name = found[0]
                     return (
                         f"{what} draws random numbers {where} and `{name}` makes them repeatable "
-                        f"({_at(script, other, call)}): a parallel map would draw in another order"
+                        f"({other.at(call)}): a parallel map would draw in another order"
                     )
                 if not seen:
                     return f"{what} draws random numbers {where}, and whether a seed is set is not seen"
     return ""
-
-
-def _at(script: Script, other: Script, node: ast.AST) -> str:
-    line = other.position(node)[0]
-    return f"line {line}" if other is script else f"{other.path.name}:{line}"
 
 
 def _seeding(script: Script, call: ast.Call) -> str:
@@ -415,7 +410,7 @@ class _Walk:
                 self._add("unknown", shown, script, at)
         elif path.startswith("layers."):
             made = layer.node if isinstance(layer.node, ast.Call) else None
-            if (_RANDOM_LAYER.fullmatch(name) and not off) or (_DROPOUTS.fullmatch(name) and trains):
+            if (_RANDOM_LAYER.fullmatch(name) and not off) or (_DROPOUTS.search(name) and trains):
                 seeded = layer.script and made and _given(layer.script, layer.script.argument(made, "seed"))
                 self._add("seeded" if seeded else "random", name, script, at)
             elif _NORMS.fullmatch(name) and trains:

@@ -46,12 +46,16 @@ class Reach:
         return found
 
     def contains(self, script: Script, node: ast.AST) -> bool:
-        """May this code run? Module level does on import, what stands under another file's main guard not."""
+        """May this code run? Module level and class bodies do on import, what stands under another's main guard not."""
         if script not in self.scripts:
             return False
+        inner = node
         for around in script.enclosing(node, *_DEFINED):
-            if around not in self.defined and not isinstance(script.parents.get(around), ast.ClassDef):
+            body = isinstance(around, ast.ClassDef) and not isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef)
+            method = isinstance(script.parents.get(around), ast.ClassDef)
+            if around not in self.defined and not body and not method:
                 return False
+            inner = around
         return script is self.script or not any(is_main_guard(n) for n in script.enclosing(node, ast.If))
 
     def calls(self) -> Iterator[tuple[Script, ast.Call]]:
@@ -130,7 +134,9 @@ def _mentioned(node: ast.AST, *, programs: bool) -> Iterator[str]:
                 todo.extend(current.args.defaults)
             else:
                 todo.extend(current.decorator_list)
-                if not isinstance(current, ast.ClassDef):
+                if isinstance(current, ast.ClassDef):  # its body runs with what is around it, its methods do not
+                    todo.extend(s for s in (*current.bases, *current.body) if not isinstance(s, ast.FunctionDef))
+                else:
                     todo.extend(current.args.defaults)
             continue
         if isinstance(current, ast.Name):

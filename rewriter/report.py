@@ -19,7 +19,7 @@ The JSON document is a contract; `version` changes only when a key changes its m
             hardware        "any", or what the fix is meant for
             before, after   the lines that it changed, as they were and as they are, with what other fixes
                             changed in them; places apart from each other are joined by a line "..."; null
-                            where a fix changed only what an earlier fix had written
+                            where all that it changed is in another file
         refused     a list, one for each opportunity that was not taken:
             codemod, line, column, reason
             hint            what to try by hand, or ""
@@ -35,11 +35,12 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .diffs import Diff
 from .files import shown
 from .target import OPEN, Target
 
@@ -47,8 +48,6 @@ if TYPE_CHECKING:
     from .codemod import Codemod
     from .engine import Refused, Result
     from .source import SourceError
-
-Opcode = tuple[str, int, int, int, int]
 
 
 @dataclass(frozen=True)
@@ -93,91 +92,22 @@ def of_result(result: Result, together: tuple[Path, ...] = ()) -> FileReport:
     )
     if result.error:
         return FileReport(result.path, "failed", error=result.error)
-    before, after = _lines(result.before), _lines(result.after)
-    opcodes = _opcodes(before, after)
-    report.diff = unified_diff(before, after, opcodes, result.path)
+    diff = Diff(result.before, result.after)
+    report.diff = diff.unified(result.path)
     for fix in result.applied:
-        touched = [op for op in opcodes if any(_touches(op, *lines) for lines in fix.lines)]
-        old, new = (
-            (_snippet(touched, before, old=True), _snippet(touched, after, old=False)) if touched else (None, None)
-        )
+        old = new = None
+        if touched := diff.touched(fix.lines):
+            old = _snippet([diff.before[p.start : p.end] for p in touched])
+            new = _snippet([diff.after[p.new : p.new_end] for p in touched])
         report.applied.append(Change(fix.codemod, fix.line, fix.column, fix.message, fix.hardware, old, new))
     report.applied.sort(key=lambda c: (c.line, c.column))
     report.refused.sort(key=lambda r: (r.line, r.column))
     return report
 
 
-# -- differences ---------------------------------------------------------------------------------------------
-
-
-def _lines(data: bytes) -> list[bytes]:
-    """Lines as `patch` counts them, each with its end."""
-    return re.findall(rb"[^\n]*\n|[^\n]+", data)
-
-
-def _opcodes(before: list[bytes], after: list[bytes]) -> list[Opcode]:
-    """The places that differ."""
-    import difflib
-
-    start, end = 0, 0
-    shortest = min(len(before), len(after))
-    while start < shortest and before[start] == after[start]:
-        start += 1
-    while end < shortest - start and before[-1 - end] == after[-1 - end]:
-        end += 1
-    old, new = before[start : len(before) - end], after[start : len(after) - end]
-    matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
-    return [
-        (tag, a + start, b + start, c + start, d + start) for tag, a, b, c, d in matcher.get_opcodes() if tag != "equal"
-    ]
-
-
-def unified_diff(before: list[bytes], after: list[bytes], opcodes: list[Opcode], path: Path, context: int = 3) -> bytes:
-    """A diff that `patch -p0` applies, byte for byte; empty where nothing differs."""
-    if not opcodes:
-        return b""
-    name = _quoted(path)
-    parts = [b"--- " + name + b"\n", b"+++ " + name + b"\n"]
-    for hunk in _hunks(opcodes, context):
-        first, last = hunk[0], hunk[-1]
-        a, b = max(first[1] - context, 0), min(last[2] + context, len(before))
-        c, d = first[3] - (first[1] - a), last[4] + (b - last[2])
-        parts.append(f"@@ -{_range(a, b)} +{_range(c, d)} @@\n".encode())
-        at = a
-        for _, old, old_end, new, new_end in hunk:
-            parts += [_line(b" ", line) for line in before[at:old]]
-            parts += [_line(b"-", line) for line in before[old:old_end]]
-            parts += [_line(b"+", line) for line in after[new:new_end]]
-            at = old_end
-        parts += [_line(b" ", line) for line in before[at:b]]
-    return b"".join(parts)
-
-
-def _hunks(opcodes: list[Opcode], context: int) -> list[list[Opcode]]:
-    hunks = [[opcodes[0]]]
-    for opcode in opcodes[1:]:
-        if opcode[1] - hunks[-1][-1][2] <= 2 * context:
-            hunks[-1].append(opcode)
-        else:
-            hunks.append([opcode])
-    return hunks
-
-
-def _range(start: int, end: int) -> str:
-    length = end - start
-    return f"{start + (length > 0)}" + ("" if length == 1 else f",{length}")
-
-
-def _line(mark: bytes, line: bytes) -> bytes:
-    return mark + line if line.endswith(b"\n") else mark + line + b"\n\\ No newline at end of file\n"
-
-
-def _quoted(path: Path) -> bytes:
-    """A file's name as `patch` reads it: quoted with control characters, closed by a tab with blanks."""
-    name = os.fsencode(shown(path))
-    if any(c < 32 or c in b'"\\' for c in name) and os.sep == "/":
-        return b'"' + b"".join(b"\\%03o" % c if c < 32 or c in b'"\\' else bytes([c]) for c in name) + b'"'
-    return name + b"\t" if b" " in name else name
+def _snippet(places: Iterable[list[bytes]]) -> str:
+    texts = (b"".join(lines).decode(errors="replace") for lines in places)
+    return "...\n".join(text if text.endswith("\n") or not text else text + "\n" for text in texts)
 
 
 def coloured(diff: bytes) -> bytes:
@@ -188,18 +118,6 @@ def coloured(diff: bytes) -> bytes:
         code = next((code for start, code in codes.items() if line.startswith(start)), None)
         lines.append(b"\x1b[%sm%s\x1b[0m" % (code, line) if code else line)
     return b"\n".join(lines)
-
-
-def _touches(opcode: Opcode, first: int, last: int) -> bool:
-    """Whether a difference lies in lines `first` to `last` (from 1) of the original, or directly at them."""
-    _, start, end, _, _ = opcode
-    return (start < last and end >= first) or start == end in (first - 1, last)
-
-
-def _snippet(opcodes: list[Opcode], lines: list[bytes], *, old: bool) -> str:
-    ranges = ((op[1], op[2]) if old else (op[3], op[4]) for op in opcodes)
-    places = (b"".join(lines[start:end]).decode(errors="replace") for start, end in ranges)
-    return "...\n".join(place if place.endswith("\n") or not place else place + "\n" for place in places)
 
 
 # -- JSON ----------------------------------------------------------------------------------------------------
@@ -277,25 +195,25 @@ def _counts(reports: Sequence[FileReport]) -> dict[str, Any]:
 
 
 def as_text(reports: Sequence[FileReport], *, preview: bool) -> str:
-    """Every fix and every refusal with its place, then what to do about them."""
-    parts = [_section(r) for r in reports if r.target and (r.applied or r.refused)]
-    return "\n".join([*filter(None, parts), _summary(reports, preview)])
+    """Every fix and every refusal with its place, then what to do about them; refusals of several files grouped."""
+    one = len(reports) == 1
+    parts = [_section(r, refused=one) for r in reports if r.target and (r.applied or (one and r.refused))]
+    return "\n".join([*parts, _summary(reports, preview)])
 
 
-def _section(report: FileReport) -> str:
+def _section(report: FileReport, *, refused: bool) -> str:
     assert report.target is not None
     name = shown(report.path)
     lines = [f"{name}: {report.target} ({report.target.why})"]
     for change in report.applied:
         meant = f" [for {change.hardware}]" if change.hardware != "any" else ""
         lines.append(f"  {name}:{change.line}:{change.column} {change.codemod}: {change.message}{meant}")
-    alike: dict[tuple[str, str, str], list[Refused]] = {}
-    for refused in report.refused:
-        alike.setdefault((refused.codemod, refused.reason, refused.hint), []).append(refused)
-    for (codemod, reason, hint), places in alike.items():
-        where = f"{name}:{places[0].line}:{places[0].column}"
+    alike: dict[tuple[str, str], list[Refused]] = {}
+    for r in report.refused if refused else ():
+        alike.setdefault((r.codemod, r.reason), []).append(r)
+    for (codemod, reason), places in alike.items():
         more = f" (also line {', '.join(str(r.line) for r in places[1:])})" if len(places) > 1 else ""
-        lines.append(f"  {where} {codemod} not applied: {reason}{more}" + (f"; {hint}" if hint else ""))
+        lines.append(f"  {name}:{places[0].line}:{places[0].column} {codemod} not applied: {reason}{more}")
     return "\n".join(lines) + "\n"
 
 
@@ -314,9 +232,13 @@ def _summary(reports: Sequence[FileReport], preview: bool) -> str:
         lines.append(f"not applied: {_listed(counts['refused'])}")
         if len(reports) > 1:
             lines += _reasons(reports)
-    if hints := dict.fromkeys(r.hint for report in reports for r in report.refused if r.hint):
+    hints: dict[str, list[str]] = {}
+    for place, refused in _refusals(reports):
+        if refused.hint:
+            hints.setdefault(refused.hint, []).append(place)
+    if hints:
         lines.append("to try by hand:")
-        lines += [f"  - {hint}" for hint in hints]
+        lines += [f"  - {hint} ({_places(places, 3)})" for hint, places in hints.items()]
     if counts["failed"]:
         lines.append(f"{_plural(counts['failed'], 'file')} could not be handled")
     written = [shown(r.written) for r in reports if r.written]
@@ -347,17 +269,39 @@ def _names(reports: Sequence[FileReport]) -> str:
     return shown(reports[0].path) if len(reports) == 1 else f"{len(reports)} files"
 
 
-def _reasons(reports: Iterable[FileReport]) -> list[str]:
-    places: dict[tuple[str, str], list[str]] = {}
-    for report in reports:
+def _refusals(reports: Sequence[FileReport]) -> Iterator[tuple[str, Refused]]:
+    """Every refusal with its place, `train.py:12`: below the folder that all files are in where that is elsewhere."""
+    names = [shown(r.path) for r in reports]
+    if len(names) > 1 and all(map(os.path.isabs, names)):
+        common = os.path.commonpath(names)
+        names = [os.path.relpath(name, common) for name in names]
+    for name, report in zip(names, reports, strict=True):
         for refused in report.refused:
-            place = f"{shown(report.path)}:{refused.line}"
-            places.setdefault((refused.codemod, refused.reason), []).append(place)
+            yield f"{name}:{refused.line}", refused
+
+
+def _reasons(reports: Sequence[FileReport]) -> list[str]:
+    """The refusals of several files: those that differ only in the line that they mention are one."""
+    alike: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for place, refused in _refusals(reports):
+        key = refused.codemod, _LINE.sub("", refused.reason)
+        alike.setdefault(key, {}).setdefault(refused.reason, []).append(place)
     lines = []
-    for (codemod, reason), where in sorted(places.items(), key=lambda item: -len(item[1])):
-        more = f" and {len(where) - 3} more" if len(where) > 3 else ""
-        lines.append(f"  {codemod}: {reason} ({', '.join(where[:3])}{more})")
+    for (codemod, text), reasons in sorted(alike.items(), key=lambda item: -sum(map(len, item[1].values()))):
+        reason = text if len(reasons) > 1 else next(iter(reasons))
+        places = [place for found in reasons.values() for place in found]
+        lines += [f"  {codemod}: {reason}", f"    {_places(places)}"]
     return lines
+
+
+#: What names a place in a reason: `(line 12)`, `(model.py:12)`.
+_LINE = re.compile(r" \((line \d+|[^\s()]+:\d+)\)")
+
+
+def _places(places: Iterable[str], most: int | None = None) -> str:
+    unique = list(dict.fromkeys(places))
+    more = f" and {len(unique) - most} more" if most and len(unique) > most else ""
+    return ", ".join(unique[:most]) + more
 
 
 def _listed(counts: dict[str, int]) -> str:

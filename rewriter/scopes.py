@@ -30,6 +30,16 @@ class Binding:
     path: tuple[int, ...] = ()
     symbol: str = ""
 
+    @property
+    def part(self) -> ast.expr | None:
+        """What of an assigned tuple the name gets, where it is written out: `tf, BACKEND = None, "numpy"`."""
+        value = self.value
+        for index in self.path:
+            if not isinstance(value, ast.Tuple | ast.List) or index >= len(value.elts):
+                return None
+            value = value.elts[index]
+        return value
+
 
 @dataclass(eq=False)
 class Scope:
@@ -292,7 +302,7 @@ class Names:
                     self._expression(part, scope, env)
                 self._assign(self._statement_bindings(node, scope), env, scope)
                 inner = self.scopes[node] = Scope(node, scope)
-                self._block(node.body, inner, {})
+                self.at_end[node] = self._block(node.body, inner, {}) or {}
                 return env
             case ast.If():
                 self._expression(node.test, scope, env)
@@ -403,6 +413,11 @@ def _same_scope(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
 
 def _defaults(arguments: ast.arguments) -> list[ast.expr]:
     return [*arguments.defaults, *(d for d in arguments.kw_defaults if d is not None)]
+
+
+def holds(test: ast.expr) -> bool:
+    """`if True:`, which keeps what sorts imports away from them."""
+    return isinstance(test, ast.Constant) and bool(test.value)
 
 
 def _type_checking(test: ast.expr) -> bool:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from . import catalog
+from .files import shown
 from .scopes import FUNCTIONS, Binding, Names
 from .source import Source, SourceError, children, parse, read
 from .target import Target
@@ -69,6 +70,7 @@ class Project:
     editable: set[Path] = field(default_factory=set)
     facts: dict[str, object] = field(default_factory=dict)  # what was found out about all of it, by question
     _broken: set[Path] = field(default_factory=set)
+    _resolved: dict[tuple[Path, str], tuple[Script, str] | None] = field(default_factory=dict)
     _callers: dict[ast.AST, list[tuple[Script, ast.Call, int]]] = field(default_factory=dict)
 
     def add(self, source: Source) -> Script:
@@ -104,6 +106,12 @@ class Project:
         """Script and attribute for an imported dotted name; attribute "" for the module itself."""
         if name.split(".")[0] in ("tensorflow", "keras", "numpy", "horovod"):
             return None
+        key = (script.path, name)
+        if key not in self._resolved:
+            self._resolved[key] = self._resolve(script, name)
+        return self._resolved[key]
+
+    def _resolve(self, script: Script, name: str) -> tuple[Script, str] | None:
         level = len(name) - len(name.lstrip("."))
         folder = script.path.parent
         if level:
@@ -111,7 +119,7 @@ class Project:
                 folder = folder.parent
             folders = [folder]
         else:
-            folders = [folder, *(path.parent for path in self.editable)]
+            folders = [*_roots(folder, name.split(".")[0]), *(path.parent for path in self.editable)]
         name = name.lstrip(".")
         if found := self.module(folders, name, script.path):
             return found, ""
@@ -165,6 +173,16 @@ class Project:
         return found
 
 
+def _roots(folder: Path, package: str) -> Iterator[Path]:
+    """Where a file of this folder may find a package: beside itself, or where `python -m` is run that knows it."""
+    for place in (folder, *folder.parents):
+        yield place
+        if not (
+            package in place.parts or (place / "__init__.py").is_file() or (place.parent / package).is_dir()
+        ):  # what lies above is another project
+            return
+
+
 class Script:
     """One file: its tree, what its names mean, and what its values are. Codemods read it and change nothing."""
 
@@ -212,6 +230,19 @@ class Script:
         """Line and column, both from 1, the column in characters."""
         line = getattr(node, "lineno", 1)
         return line, self.source.column(line, getattr(node, "col_offset", 0)) + 1
+
+    def at(self, node: ast.AST) -> str:
+        """`model.py:12`, for a reason: the engine says `line 12` for it where the report is on the same file."""
+        return f"{self._shown}:{getattr(node, 'lineno', 1)}"
+
+    @cached_property
+    def _shown(self) -> str:
+        return shown(self.path)
+
+    def text(self, node: ast.expr, most: int = 60) -> str:
+        """An expression as it is written, for a message: in one line and not too long."""
+        written = " ".join(self.source.snippet(node).split())
+        return written if len(written) <= most else f"{written[: most - 1].rstrip()}…"
 
     @cached_property
     def ignored(self) -> dict[int, frozenset[str] | None]:
@@ -492,8 +523,30 @@ class Script:
                         and target.value.id == "self"
                     ):
                         found.setdefault(target.attr, []).append((script, value))
-                    elif isinstance(target, ast.Name) and script.parents[statement] is cls:
+                    elif isinstance(target, ast.Name) and any(
+                        b.node is target for b in script.names.at_end[cls].get(target.id, ())
+                    ):
                         found.setdefault(target.id, []).append((script, value))
+        return found
+
+    def sets_attribute(self, name: str) -> bool:
+        """Whether this file may set an attribute in another way than `self.name = value` and a class body do."""
+        return name in self._sets or "" in self._sets
+
+    @cached_property
+    def _sets(self) -> set[str]:
+        found = set()
+        for target in self.all(ast.Attribute):
+            own = isinstance(target.value, ast.Name) and target.value.id == "self"
+            plain = own and isinstance(self.parents[target], ast.Assign | ast.AnnAssign)
+            if not isinstance(target.ctx, ast.Load) and not plain:
+                found.add(target.attr)
+        for call in self.calls:
+            match call:
+                case ast.Call(func=ast.Name(id="setattr"), args=[_, ast.Constant(value=str(name)), *_]):
+                    found.add(name)
+                case ast.Call(func=ast.Name(id="setattr")):
+                    found.add("")  # any
         return found
 
     # -- modules -------------------------------------------------------------------------------------------------
@@ -598,6 +651,8 @@ class Script:
                         yield self, load, path
                     if owner is self.names.module:
                         yield from self._imported(target.id, path)
+                    elif isinstance(owner.node, ast.ClassDef):
+                        yield from self._read_from(owner.node, target.id, path)
         elif (
             isinstance(target, ast.Tuple | ast.List)
             and path
@@ -615,13 +670,21 @@ class Script:
                     if owners & theirs if owners and theirs else other is self and ast.dump(mention.value) == text:
                         yield other, mention, path
 
+    def _read_from(self, cls: ast.ClassDef, name: str, path: Way) -> Iterator[tuple[Script, ast.AST, Way]]:
+        """Where something that a class body gives a name is read from the class or from what is made of it."""
+        for other in list(self.project.scripts.values()):
+            for mention in other.mentions(name):
+                if isinstance(mention, ast.Attribute) and cls in other._classes_of(mention.value):
+                    yield other, mention, path
+
     def _classes_of(self, node: ast.expr) -> set[ast.AST]:
-        """The project's classes that an expression may be an instance of, with their bases."""
+        """The project's classes that an expression is or may be an instance of, with their bases."""
+        classes = [v if v.kind == "class" else v.cls for v in self.values(node)]
         return {
             c
-            for v in self.values(node)
-            if v.cls and v.cls.script and isinstance(v.cls.node, ast.ClassDef)
-            for _, c in v.cls.script.ancestry(v.cls.node)
+            for cls in classes
+            if cls and cls.script and isinstance(cls.node, ast.ClassDef)
+            for _, c in cls.script.ancestry(cls.node)
         }
 
     def _imported(self, name: str, path: Way) -> Iterator[tuple[Script, ast.AST, Way]]:

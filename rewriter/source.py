@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import io
 import re
 import tokenize
 import warnings
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
 from io import BytesIO
@@ -54,6 +57,16 @@ class Source:
     @cached_property
     def _line_starts(self) -> list[int]:
         return [0] + [m.end() for m in _NEWLINE.finditer(self.text)]
+
+    @cached_property
+    def quote(self) -> str:
+        """The quotes that most of the strings have."""
+        found = Counter[str]()
+        with contextlib.suppress(tokenize.TokenError, IndentationError):  # what comes after does not matter
+            for token in tokenize.generate_tokens(io.StringIO(self.text.lstrip("\ufeff"), newline="").readline):
+                if token.type == tokenize.STRING and not token.string.endswith(('"""', "'''")):
+                    found[token.string[-1]] += 1
+        return "'" if found["'"] > found['"'] else '"'
 
     def column(self, line: int, byte_column: int) -> int:
         """`ast` counts UTF-8 bytes; people and LibCST count characters."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from . import catalog
 from .edits import Edit, Insert
-from .scopes import FUNCTIONS, Binding, Scope
+from .scopes import FUNCTIONS, Binding, Scope, holds
 from .script import Script
 
 _NAME = re.compile(r"\{((?:tensorflow|keras|tf_keras|horovod)(?:\.\w+)*)\}")
@@ -61,7 +61,7 @@ def _stands_for(script: Script, name: str, bindings: list[Binding], dotted: str)
     """The dotted prefix of the wanted name that this name is, in every binding; "" if it is something else."""
     if any(b.kind not in ("import", "assign") for b in bindings):
         return ""
-    if any(b.kind == "assign" and not isinstance(_part(b), ast.Attribute | ast.Name | ast.Constant) for b in bindings):
+    if any(b.kind == "assign" and not isinstance(b.part, ast.Attribute | ast.Name | ast.Constant) for b in bindings):
         return ""
     dotted = catalog.canonical(dotted)
     found = set()
@@ -74,26 +74,20 @@ def _stands_for(script: Script, name: str, bindings: list[Binding], dotted: str)
     return symbol if symbol and catalog.in_module(dotted, symbol) else ""
 
 
-def _part(binding: Binding) -> ast.expr | None:
-    """What of an assigned tuple a name gets: `tf, BACKEND = None, "numpy"`."""
-    value = binding.value
-    for index in binding.path:
-        if not isinstance(value, ast.Tuple) or index >= len(value.elts):
-            return None
-        value = value.elts[index]
-    return value
-
-
 def _before(script: Script, binding: Binding, edit: Edit) -> bool:
     """Executed before the place of the edit, as far as the order of lines and the blocks around tell."""
     node = edit.node
+    if not isinstance(edit, Insert) and any(
+        isinstance(m, ast.Name) and script.statement(m) is script.statement(node) for m in script.mentions(binding.name)
+    ):
+        return True  # the statement has the name already
     statement = script.statement(binding.node)
     line = getattr(node, "end_lineno" if isinstance(edit, Insert) and edit.after else "lineno", 0)
     if statement.lineno > line:
         return False
     around = set(script.enclosing(node, ast.AST))
     return all(
-        block in around or isinstance(block, ast.Try | ast.With)
+        block in around or isinstance(block, ast.Try | ast.With) or (isinstance(block, ast.If) and holds(block.test))
         for block in script.enclosing(statement, ast.If, ast.For, ast.While, ast.Try, ast.With)
     )
 

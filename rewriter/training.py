@@ -22,6 +22,7 @@ from functools import wraps
 from typing import TypeVar, cast
 
 from . import catalog
+from .scopes import FUNCTIONS
 from .script import Script, Site, own_nodes
 from .values import Value
 
@@ -54,7 +55,11 @@ class Use:
 
     node: ast.AST
     script: Script
-    reason: str
+    what: str
+
+    @property
+    def reason(self) -> str:
+        return f"{self.what} ({self.script.at(self.node)})"
 
 
 @dataclass(frozen=True)
@@ -63,12 +68,14 @@ class Count:
 
     sized: Keras can tell the number by itself when it runs, even if it is not known here. None: that is open.
     given: the number stands in the call (`steps_per_epoch`, `validation_steps`, `steps`).
+    rest: the last batch that is cut from arrays may be smaller than the others.
     """
 
     number: int | float | None = None
     why: str = ""
     sized: bool | None = None
     given: bool = False
+    rest: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,8 +130,10 @@ class Training:
         """The call that takes `keyword=` for `Model.compile`; or why there is none; None where it is given."""
         if keyword in self.compile.arguments:
             return None
+        if keyword == "jit_compile" and (reason := left_behind(self.script)):
+            return reason
         if self.compile.arguments.open:
-            return f"the arguments of `compile` that come from a splat may hold `{keyword}`"
+            return f"the arguments that `compile` is given through `*` or `**` may hold `{keyword}`"
         own = self.method("compile")
         if own is None:
             return self.compile.call
@@ -239,10 +248,11 @@ def _training(site: Site, models: list[Value], project: list[Script]) -> Trainin
     training = Training(site, models)
     for model in site.models:
         if model.kind not in ("model", "constant"):
-            training.unseen.append(Use(site.call, site.script, "which model is compiled here cannot be followed"))
+            why = f": {model.name}" if model.kind == "unknown" else ""
+            training.unseen.append(Use(site.call, site.script, f"which model is compiled is not known{why}"))
     for script in project:
         for use in script.sites(*FITS, *TESTS, *ON_BATCH):
-            if not any(same(a, b) for a in use.models for b in models):
+            if not any(same(a, b) for a in use.models for b in models) or _apart(site, use):
                 continue
             if use.method in ON_BATCH:
                 training.on_batch.append(use)
@@ -255,6 +265,37 @@ def _training(site: Site, models: list[Value], project: list[Script]) -> Trainin
     for model in models:
         training.unseen += escapes(model)
     return training
+
+
+def _apart(a: Site, b: Site) -> bool:
+    """Whether the models come from different calls of functions that make a new one each: `a, b = build(), build()`."""
+    made = [_calls_behind(s.script, cast(ast.Attribute, s.call.func).value) for s in (a, b)]
+    return set(made[0]).isdisjoint(made[1]) and all(
+        calls and all(_makes_new(v) for call in calls for v in s.script.values(call.func))
+        for calls, s in zip(made, (a, b), strict=True)
+    )
+
+
+def _calls_behind(script: Script, expr: ast.expr, scope: ast.AST | None = None) -> list[ast.Call]:
+    """The calls one of which gives an expression, or the name (of this scope) that it is, its value; [] if unsure."""
+    if isinstance(expr, ast.Call):
+        return [expr]
+    bindings = script.names.reaching(expr) if isinstance(expr, ast.Name) else ()
+    parts = [b.part for b in bindings if b.kind == "assign" and scope in (None, b.scope.node)]
+    calls = [p for p in parts if isinstance(p, ast.Call)]
+    return calls if len(calls) == len(bindings) else []
+
+
+def _makes_new(function: Value) -> bool:
+    """Whether every call of a function of the project gives a model that this call has made."""
+    script, node = function.script, function.node
+    if function.kind != "function" or script is None or not isinstance(node, ast.FunctionDef) or node.decorator_list:
+        return False
+    made = [_calls_behind(script, expr, node) for expr in script.returns(node)]
+    return bool(made) and all(
+        calls and all(v.kind == "model" and v.node is call for call in calls for v in script.values(call))
+        for calls in made
+    )
 
 
 def _is_super(script: Script, func: ast.expr) -> bool:
@@ -314,14 +355,14 @@ def _leads_out(script: Script, expr: ast.expr) -> str:
         case ast.Attribute():
             call = script.parents.get(parent)
             if parent.attr in _OF_INTEREST and not (isinstance(call, ast.Call) and call.func is parent):
-                return f"`.{parent.attr}` of the model is passed on"
+                return f"`{script.text(parent)}` is passed on, to be called where it is not seen"
         case ast.Call() if parent.func is not expr:
             return _handed_to(script, parent)
         case ast.keyword() | ast.Starred():
             call = script.parents.get(parent)
             if isinstance(call, ast.Call):
                 return _handed_to(script, call)
-            return "the model is put where it cannot be followed"
+            return "the model is put where it is not followed"
         case ast.Return():
             function = script.function_of(parent)
             if isinstance(function, ast.FunctionDef) and not script.project.calls_of(function, script):
@@ -337,22 +378,37 @@ def _leads_out(script: Script, expr: ast.expr) -> str:
             | ast.GeneratorExp()
             | ast.Lambda()
         ):
-            return "the model is put where it cannot be followed"
-        case ast.Assign() if any(isinstance(t, ast.Subscript) for t in parent.targets):
-            return "the model is put where it cannot be followed"
+            return f"the model is put into {_KINDS[type(parent)]}, and what is done with it there is not followed"
+        case ast.Assign(targets=targets) if place := next((t for t in targets if isinstance(t, ast.Subscript)), None):
+            return f"the model is put into `{script.text(place)}`, and what is done with it there is not followed"
     return ""
+
+
+_KINDS: dict[type[ast.AST], str] = {
+    ast.Dict: "a dictionary",
+    ast.Set: "a set",
+    ast.Yield: "what a generator gives",
+    ast.YieldFrom: "what a generator gives",
+    ast.Await: "what is awaited",
+    ast.DictComp: "a dictionary",
+    ast.ListComp: "a list",
+    ast.GeneratorExp: "a generator",
+    ast.Lambda: "what a lambda returns",
+}
 
 
 def _handed_to(script: Script, call: ast.Call) -> str:
     """Why a function that is given a model may train or test it; empty where it surely does not."""
-    name = ast.unparse(call.func)
-    reason = f"the model is handed to `{name}`, which may train or test it"
+    name = script.text(call.func)
+    reason = f"the model is handed to `{name}`, which may train or test it: its code is not seen"
     for callee in script.values(call.func):
         match callee.kind:
             case "symbol":
                 if callee.name.startswith("builtins."):
-                    if callee.name[9:] not in _HARMLESS_BUILTINS:
+                    if not hasattr(builtins, callee.name[9:]):
                         return reason
+                    if callee.name[9:] not in _HARMLESS_BUILTINS:
+                        return f"`{name}` keeps the model, and what is done with it then is not followed"
                 elif _TRAINS.match(callee.name) or not (
                     callee.name.startswith("tensorflow.") or callee.keras or _HARMLESS.match(callee.name)
                 ):
@@ -364,7 +420,7 @@ def _handed_to(script: Script, call: ast.Call) -> str:
                     or any(k.arg is None for k in call.keywords)
                     or len(arguments) > len(callee.node.args.args) + len(callee.node.args.kwonlyargs)
                 ):
-                    return reason  # into *args or **kwargs
+                    return f"the model is handed to `{name}` through `*` or `**`, where it is not followed"
             case "method" | "layer" | "model" if callee.base is None or callee.base.kind in (
                 "model",
                 "layer",
@@ -373,7 +429,7 @@ def _handed_to(script: Script, call: ast.Call) -> str:
                 pass  # model.add(inner), outer(inner)
             case "class" if callee.script and isinstance(callee.node, ast.ClassDef):
                 if _trains_a_part(callee.script, callee.node):
-                    return reason
+                    return f"`{name}` is given the model, and may train or test it with what it is given later"
             case _:
                 return reason
     return ""
@@ -398,7 +454,7 @@ def _fit(site: Site) -> Run:
     source = arguments.get("x") or arguments.get("generator")
     data = data_kind(site.script, source, arguments.get("y"))
     if arguments.open:
-        return Run(site, "fit", data, source, Count(None, "the arguments of `fit` come from a splat"))
+        return Run(site, "fit", data, source, Count(None, "arguments of `fit` are given through `*` or `**`"))
     explicit = _given(site, "steps_per_epoch")
     if explicit is not None:
         return Run(site, "fit", data, source, explicit)
@@ -448,12 +504,13 @@ def validation_kind(script: Script, source: ast.expr) -> str:
 
 def _of_parts(script: Script, value: Value) -> Count:
     """Samples in `(x, y)` or `(x, y, weights)`."""
+    unknown = f"the number of validation samples is not known{_written(value)}"
     if value.kind == "sequence":
         counts = [c for item in value.items[:2] for v in item if (c := samples_of(v)).number is not None]
-        return counts[0] if counts else Count(None, "the number of validation samples is not known", True)
+        return counts[0] if counts else Count(None, unknown, True)
     if value.kind == "call-load-data":
-        return Count(value.length, "the number of validation samples is not known", True)
-    return Count(None, "the number of validation samples is not known", True if value.kind == "splits" else None)
+        return Count(value.length, unknown, True)
+    return Count(None, unknown, True if value.kind == "splits" else None)
 
 
 def _test(site: Site) -> Run:
@@ -463,7 +520,8 @@ def _test(site: Site) -> Run:
     y = arguments.get("y") if purpose == "evaluate" else None
     data = data_kind(site.script, source, y)
     if arguments.open:
-        return Run(site, purpose, data, source, Count(None, f"the arguments of `{site.method}` come from a splat"))
+        why = f"arguments of `{site.method}` are given through `*` or `**`"
+        return Run(site, purpose, data, source, Count(None, why))
     explicit = _given(site, "steps")
     if explicit is not None:
         return Run(site, purpose, data, source, explicit)
@@ -484,7 +542,7 @@ def _given(site: Site, name: str) -> Count | None:
         return None
     number = site.script.integer(expr)
     if number is None or number < 1:
-        return Count(None, f"the value of `{name}` is not known", None, True)
+        return Count(None, f"the value of `{name}` is not known: `{site.script.text(expr)}`", None, True)
     return Count(number, "", True, True)
 
 
@@ -495,7 +553,7 @@ def _share(site: Site) -> float | str:
         return 0.0
     number = site.script.number(expr)
     if number is None:
-        return "the value of `validation_split` is not known"
+        return f"the value of `validation_split` is not known: `{site.script.text(expr)}`"
     data = site.arguments.get("validation_data")
     if number and data is not None and not _is_none(site.script, data):
         return "both `validation_split` and `validation_data` are given"
@@ -511,10 +569,11 @@ def _in_batches(script: Script, count: Count, batch_size: ast.expr | None) -> Co
     if batch_size is not None and not _is_none(script, batch_size):
         size = script.integer(batch_size)
     if size is None or size < 1:
-        return Count(None, "the batch size is not known", True)
+        written = f": `{script.text(batch_size)}`" if batch_size is not None else ""
+        return Count(None, f"the batch size is not known{written}", True)
     if count.number is None:
         return count
-    return Count(math.ceil(count.number / size), "", True)
+    return Count(math.ceil(count.number / size), "", True, rest=count.number % size != 0)
 
 
 def _is_none(script: Script, expr: ast.expr) -> bool:
@@ -585,7 +644,7 @@ def _agreed(counts: list[Count]) -> Count:
         sized = None if any(c.sized is None for c in counts) else all(c.sized for c in counts)
         return replace(counts[0], sized=sized)
     sized = None if not counts or any(c.sized is None for c in counts) else all(c.sized for c in counts)
-    why = next((c.why for c in counts if c.number is None), "it has alternatives of different length")
+    why = next((c.why for c in counts if c.number is None), "it is one of several of different length")
     return Count(None, why, sized)
 
 
@@ -598,7 +657,7 @@ _SAME_LENGTH = frozenset("constant convert_to_tensor cast identity expand_dims o
 
 def samples_of(value: Value) -> Count:
     """The length of the first axis of an array, or of the arrays in a list, tuple or dict of inputs."""
-    unknown = Count(None, "the number of samples in the arrays is not known", True)
+    unknown = Count(None, f"the number of samples in the arrays is not known{_written(value)}", True)
     match value.kind:
         case "array":
             return Count(value.length, "" if value.length is not None else unknown.why, True)
@@ -619,6 +678,10 @@ def samples_of(value: Value) -> Count:
     return unknown
 
 
+def _written(value: Value) -> str:
+    return f": `{value.script.text(value.node)}`" if value.script and isinstance(value.node, ast.expr) else ""
+
+
 def _axis_behind(value: Value) -> bool:
     assert value.script is not None and isinstance(value.node, ast.Call)
     axis = value.script.integer(value.script.bind(value.node, ("input", "axis")).get("axis"))
@@ -631,15 +694,16 @@ def _axis_behind(value: Value) -> bool:
 def steps_of(script: Script, source: ast.expr | None) -> Count:
     """The number of batches that a dataset, loader or generator gives in one epoch."""
     if source is None:
-        return Count(None, "what it is given cannot be followed")
-    counts = [_batches(v) for v in script.values(source) if not (v.kind == "constant" and v.literal is None)]
+        return Count(None, "what it is given is not seen")
+    values = [v for v in script.values(source) if not (v.kind == "constant" and v.literal is None)]
+    counts = [_batches(v, script.text(source)) for v in values]
     count = _agreed(counts)
     if count.number == ENDLESS:
         return Count(None, "the dataset repeats without end", False)
     return count
 
 
-def _batches(value: Value) -> Count:
+def _batches(value: Value, text: str) -> Count:
     match value.kind:
         case "dataset":
             return elements_of(value)
@@ -651,7 +715,8 @@ def _batches(value: Value) -> Count:
             return Count(None, "the size of the data set is not known before it is loaded")
         case "array" | "tensor":
             return Count(None, "the number of samples is not known", True)
-    return Count(None, "the data cannot be followed")
+    why = {"unknown": f": {value.name}", "parameter": ": it is given by callers that are not seen"}.get(value.kind, "")
+    return Count(None, f"what `{text}` is is not known{why}")
 
 
 def _flow(loader: Value) -> Count:
@@ -664,8 +729,21 @@ def _flow(loader: Value) -> Count:
                 script, samples(script, arguments.get("x"), arguments.get("y")), arguments.get("batch_size")
             )
     if loader.cls is not None:
-        return Count(None, f"the length of `{loader.cls.name}` is computed when it runs", True)
+        length = _written_length(loader.cls)
+        return Count(length, "" if length else f"the length of `{loader.cls.name}` is computed when it runs", True)
     return Count(None, "the number of files is not known", True)
+
+
+def _written_length(cls: Value) -> int | None:
+    """What `__len__` of a loader returns, where that is a number that no object of the class can change."""
+    found = cls.script.method(cls.node, "__len__") if cls.script and isinstance(cls.node, ast.ClassDef) else None
+    if found is None:
+        return None
+    script, method = found
+    returned = script.returns(method)
+    if len(returned) != 1 or any(isinstance(n, ast.Attribute) for n in ast.walk(returned[0])):
+        return None
+    return script.integer(returned[0])
 
 
 _SIZED_SOURCES = frozenset("Dataset.from_tensor_slices Dataset.from_tensors Dataset.range Dataset.list_files".split())
@@ -677,7 +755,7 @@ def elements_of(dataset: Value) -> Count:
     """How many elements a dataset has: batches, once it is batched."""
     script, call = dataset.script, dataset.node
     if script is None or not isinstance(call, ast.Call):
-        return Count(None, "the dataset cannot be followed")
+        return Count(None, "how the dataset is made is not seen")
     if dataset.base is None:
         return _source(dataset, script, call)
     if dataset.base.kind != "dataset":
@@ -696,7 +774,7 @@ def elements_of(dataset: Value) -> Count:
             if before.number is None or before.number == ENDLESS:
                 return before
             if size is None or size < 1:
-                return Count(None, "the batch size is not known", before.sized)
+                return Count(None, f"the batch size is not known: `{script.text(call)}`", before.sized)
             if not isinstance(dropped, bool):
                 return Count(None, "whether the last batch is dropped is not known", before.sized)
             n = int(before.number)
@@ -784,7 +862,7 @@ def _slice_of(script: Script, element: ast.expr) -> Count:
 
 def steps_of_dataset(script: Script, source: ast.expr) -> Count:
     """As `steps_of`, where an endless dataset is fine: one of those that are zipped."""
-    return _agreed([_batches(v) for v in script.values(source)])
+    return _agreed([_batches(v, script.text(source)) for v in script.values(source)])
 
 
 def _flat(call: ast.Call) -> list[ast.expr]:
@@ -812,15 +890,7 @@ _FREQUENCY: dict[str, tuple[str, frozenset[object]]] = {
 }
 _SIGNATURES: dict[str, tuple[str, ...] | str] = {
     "ModelCheckpoint": "callbacks.ModelCheckpoint",
-    "TensorBoard": (
-        "log_dir",
-        "histogram_freq",
-        "write_graph",
-        "write_images",
-        "write_steps_per_second",
-        "update_freq",
-        "profile_batch",
-    ),
+    "TensorBoard": "callbacks.TensorBoard",
     "BackupAndRestore": ("backup_dir", "save_freq"),
 }
 
@@ -885,7 +955,7 @@ def _gather(script: Script, expr: ast.expr, found: list[Value], seen: set[ast.AS
                     if why := _gather(owner, added.value, found, seen):
                         return why
                     continue
-        text = ast.unparse(expr)
+        text = script.text(expr)
         return (
             f"`{text}` is not a callback that is known"
             if value.kind in ("symbol", "object", "method")
@@ -902,11 +972,11 @@ def _additions(script: Script, made: ast.expr, found: list[Value], seen: set[ast
             if why := _gather(owner, parent.value, found, seen):
                 return why
         elif isinstance(parent, ast.Subscript) and parent.value is use and isinstance(parent.ctx, ast.Store):
-            return "an element of the list of callbacks is replaced"
+            return f"an element of the list of callbacks is replaced ({owner.at(use)})"
         elif isinstance(parent, ast.Attribute) and parent.attr in ("append", "extend", "insert", "__iadd__"):
             call = owner.parents.get(parent)
             if not isinstance(call, ast.Call) or not call.args:
-                return "how the list of callbacks grows cannot be followed"
+                return f"what `{owner.text(parent)}` does with the list of callbacks is not followed ({owner.at(use)})"
             if why := _gather(owner, call.args[-1], found, seen):
                 return why
         elif (
@@ -914,7 +984,9 @@ def _additions(script: Script, made: ast.expr, found: list[Value], seen: set[ast
             and parent.func is not use
             and not all(_leaves_lists_alone(callee) for callee in owner.values(parent.func))
         ):
-            return f"the list of callbacks is handed to `{ast.unparse(parent.func)}`"
+            return (
+                f"the list of callbacks is handed to `{owner.text(parent.func)}`, which may add to it ({owner.at(use)})"
+            )
     return ""
 
 
@@ -934,11 +1006,11 @@ def hooked_later(script: Script) -> str:
             own = isinstance(target.value, ast.Name) and target.value.id == "self"
             hook = BATCH_HOOK.match(target.attr) or target.attr in ("save_freq", "update_freq")
             if hook and not own and isinstance(target.ctx, ast.Store):
-                return f"`{ast.unparse(target)}` is set (line {target.lineno})"
+                return f"`{ast.unparse(target)}` is set ({other.at(target)})"
         for call in other.calls_to("builtins.setattr"):
             name = other.constant(call.args[1]) if len(call.args) > 1 else None
             if isinstance(name, str) and (BATCH_HOOK.match(name) or name in ("save_freq", "update_freq")):
-                return f"`{name}` is set with `setattr` (line {call.lineno})"
+                return f"`{name}` is set with `setattr` ({other.at(call)})"
     return ""
 
 
@@ -950,7 +1022,7 @@ def acts_per_batch(callback: Value) -> str:
     if not callback.keras.startswith("callbacks."):
         return f"what `{_shown(callback)}` does per batch is not known"
     if callback.script is None or not isinstance(callback.node, ast.Call):
-        return f"how `{name}` is made cannot be followed"
+        return f"with which arguments `{name}` is made is not seen"
     if name == "LambdaCallback":
         call = callback.node
         if len(call.args) > 2 or any(k.arg is None or "batch" in k.arg for k in call.keywords):
@@ -968,7 +1040,7 @@ def _frequency(script: Script, call: ast.Call, name: str) -> str:
     arguments = script.bind(call, _SIGNATURES[name])
     given = arguments.get(keyword)
     if arguments.open:
-        return f"the arguments of `{name}` come from a splat"
+        return f"arguments of `{name}` are given through `*` or `**`"
     if given is not None and script.constant(given) not in harmless:
         return f'`{name}` counts batches: its `{keyword}` is not "epoch"'
     profile = arguments.get("profile_batch") if name == "TensorBoard" else None
@@ -1051,30 +1123,56 @@ def runs_eagerly(training: Training) -> str:
     if own := training.method("compile"):
         for node in own_nodes(own[1]):
             if isinstance(node, ast.keyword) and node.arg == "run_eagerly" and own[0].constant(node.value) is not False:
-                return "its `compile` sets `run_eagerly`"
-    for script, call in project_calls(
-        site.script,
-        ("tensorflow.config.run_functions_eagerly", "tensorflow.config.experimental_run_functions_eagerly"),
-    ):
-        on = call.args[0] if call.args else script.argument(call, "run_eagerly")
-        if on is None or script.constant(on) is not False:
-            return "`run_functions_eagerly` switches graphs off"
+                return f"its `compile` sets `run_eagerly` ({own[0].at(node.value)})"
     for script in list(site.script.project.scripts.values()):
+        if "run_functions_eagerly" in script.source.text and (reason := _switches_graphs_off(training, script)):
+            return reason
         if "run_eagerly" not in script.source.text:
             continue
-        for statement in script.all(ast.Assign):
+        statements: list[ast.Assign | ast.AnnAssign] = [*script.all(ast.Assign), *script.all(ast.AnnAssign)]
+        for statement in statements:
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            in_class = isinstance(script.parents[statement], ast.ClassDef)
             if (
-                any(isinstance(t, ast.Attribute) and t.attr == "run_eagerly" for t in statement.targets)
+                any(
+                    (isinstance(t, ast.Attribute) and t.attr == "run_eagerly")
+                    or (in_class and isinstance(t, ast.Name) and t.id == "run_eagerly")
+                    for t in targets
+                )
+                and statement.value is not None
                 and script.constant(statement.value) is not False
             ):
-                return "`run_eagerly` of a model is set"
+                return f"`run_eagerly` of a model is set ({script.at(statement)})"
     return ""
+
+
+def _switches_graphs_off(training: Training, script: Script) -> str:
+    """Why `run_functions_eagerly` makes Python of the steps, or may do so; not where it comes after all training."""
+    sites = [*training.on_batch, *(run.site for run in [*training.fits, *training.tests])]
+    for call in script.calls:
+        if not any(v.kind == "symbol" and v.name.endswith("run_functions_eagerly") for v in script.values(call.func)):
+            continue  # `experimental_run_functions_eagerly` ends so, too
+        on = script.constant(call.args[0] if call.args else script.argument(call, "run_eagerly"))
+        if on is False:
+            continue
+        if _runs_once(script, call) and all(
+            s.script is script and _runs_once(script, s.call) and s.call.lineno < call.lineno for s in sites
+        ):
+            continue
+        certain = on is True and next(script.enclosing(call, ast.If, *FUNCTIONS), None) is None
+        return f"`{script.text(call)}` ({script.at(call)}) {'switches' if certain else 'may switch'} graphs off"
+    return ""
+
+
+def _runs_once(script: Script, node: ast.AST) -> bool:
+    """Whether it stands where the lines of a file are run one after another."""
+    return next(script.enclosing(node, ast.For, ast.While, ast.comprehension, ast.ClassDef, *FUNCTIONS), None) is None
 
 
 @_asked_once
 def checks_numerics(script: Script) -> str:
     """Why every operation is watched for infinities, which loss scaling makes on purpose and XLA cannot watch."""
-    for _, call in project_calls(
+    for other, call in project_calls(
         script,
         (
             "tensorflow.debugging.enable_check_numerics",
@@ -1082,15 +1180,27 @@ def checks_numerics(script: Script) -> str:
             "tensorflow.add_check_numerics_ops",
         ),
     ):
-        return f"`{ast.unparse(call.func)}` (line {call.lineno}) watches every operation"
+        return f"`{ast.unparse(call.func)}` ({other.at(call)}) watches every operation"
     return ""
 
 
 @_asked_once
 def graph_mode(script: Script) -> str:
     """Why Keras runs in the graph mode of TensorFlow 1, whose `compile` knows none of the newer arguments."""
-    for _, call in project_calls(script, ("tensorflow.disable_eager_execution", "tensorflow.disable_v2_behavior")):
-        return f"`{ast.unparse(call.func)}` puts Keras into the graph mode of TensorFlow 1"
+    for other, call in project_calls(script, ("tensorflow.disable_eager_execution", "tensorflow.disable_v2_behavior")):
+        return f"`{ast.unparse(call.func)}` ({other.at(call)}) puts Keras into the graph mode of TensorFlow 1"
+    return ""
+
+
+@_asked_once
+def left_behind(script: Script) -> str:
+    """Why a model may be of the Keras inside TensorFlow's own code, a copy that has not changed since 2.6."""
+    for other in list(script.project.scripts.values()):
+        for scope in other.names.scopes.values():
+            for binding in [b for found in scope.bindings.values() for b in found]:
+                if binding.symbol.startswith("tensorflow.python.keras"):
+                    where = f"`tensorflow.python.keras` ({other.at(other.statement(binding.node))})"
+                    return f"models of {where}, an old copy of Keras, take no `jit_compile`"
     return ""
 
 

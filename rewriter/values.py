@@ -55,6 +55,13 @@ def unknown(why: str, node: ast.AST | None = None, script: Script | None = None)
     return Value("unknown", node, script, why)
 
 
+def _because(part: Value, otherwise: str) -> str:
+    """Why what is made of something is unknown: because that is."""
+    if part.kind == "parameter" and part.name:
+        return f"callers that are not seen give `{part.name}`"
+    return part.name if part.kind == "unknown" and part.name != IN_LOOP else otherwise
+
+
 #: Why an expression is unknown that was asked for while it was followed: `ds = ds.map(f)` in a loop.
 IN_LOOP = "it depends on itself in a loop"
 
@@ -133,7 +140,7 @@ class Evaluator:
             unique.setdefault(key, v)
         if len(unique) > MAX_ALTERNATIVES:
             return (unknown("it has too many alternatives", node, self.script),)
-        return tuple(unique.values()) or (unknown("its value cannot be followed", node, self.script),)
+        return tuple(unique.values()) or (unknown("nothing that was read says what it is", node, self.script),)
 
     # -- expressions ---------------------------------------------------------------------------------------------
 
@@ -178,7 +185,7 @@ class Evaluator:
                 return (Value("function", node, self.script, node.name),)
             case ast.ClassDef():
                 return (Value("class", node, self.script, node.name),)
-        return (unknown("it is not followed", node, self.script),)
+        return (unknown("expressions like it are not followed", node, self.script),)
 
     def _name(self, node: ast.Name) -> Iterable[Value]:
         bindings = self.script.names.reaching(node)
@@ -213,7 +220,7 @@ class Evaluator:
             for index in b.path:
                 values = tuple(v for value in values for v in self.element(value, index))
             return values
-        return (unknown(f"`{b.name}` is not followed", b.node, self.script),)
+        return (unknown(f"what `{b.name}` is given there is not followed", b.node, self.script),)
 
     def _element(self, b: Binding) -> Values:
         found: list[Value] = []
@@ -330,6 +337,8 @@ class Evaluator:
             method = base.script.method(base.node, attr)
             if method:
                 return (Value("function", method[1], method[0], attr),)
+            if in_body := base.script.assigned_attributes(base.node).get(attr):
+                return self._assigned(in_body, attr, node)
         if base.cls is not None and base.cls.script and isinstance(base.cls.node, ast.ClassDef):
             owner = base.cls.script
             method = owner.method(base.cls.node, attr)
@@ -339,10 +348,19 @@ class Evaluator:
                 return (Value("method", method[1], method[0], attr, base=base),)
             assigned = owner.assigned_attributes(base.cls.node).get(attr)
             if assigned:
-                return [v for s, expr in assigned for v in s.values(expr)]
+                return self._assigned(assigned, attr, node)
         if base.kind == "array" and attr == "T":
             return (replace(base, node=node, length=None),)
         return (Value("method", node, self.script, attr, base=base),)
+
+    def _assigned(self, places: list[tuple[Script, ast.expr]], attr: str, node: ast.AST) -> list[Value]:
+        """What an attribute is that is assigned at these places; a number may be another where more set it."""
+        found = [v for s, expr in places for v in s.values(expr)]
+        if any(v.kind == "constant" or v.length is not None for v in found) and any(
+            s.sets_attribute(attr) for s in self.script.project.scripts.values()
+        ):
+            found.append(unknown(f"`{attr}` is set in more places", node, self.script))
+        return found
 
     def element(self, value: Value, index: int) -> Values:
         """`value[index]`, for unpacking and constant subscripts."""
@@ -362,7 +380,7 @@ class Evaluator:
             if index == 0 and value.base.length is not None:
                 return (constant(value.base.length, value.node),)
             return (Value("object", value.node, value.script, "shape"),)
-        return (unknown("a part of it is taken that is not followed", value.node, value.script),)
+        return (unknown("it is a part of something whose parts are not known", value.node, value.script),)
 
     def length(self, values: Iterable[Value]) -> int | None:
         """The one length that all alternatives have; a list that grows later has none."""
@@ -391,9 +409,9 @@ class Evaluator:
             return Value(
                 "array", value.node, value.script, value.name, length=sizes[int(value.literal == 1)] if sizes else None
             )
-        if value.kind == "tfds":
+        if value.kind == "tfds" or value.name == "tensorflow_datasets.load":  # (train, val), test
             return replace(value, kind="dataset")
-        return unknown("a part of a dataset element", value.node, value.script)
+        return unknown("it is a part of an element of a dataset", value.node, value.script)
 
     def _item(self, base: Value, node: ast.Subscript) -> Iterable[Value]:
         index = self.script.integer(node.slice)
@@ -417,7 +435,7 @@ class Evaluator:
                 for key, value in zip(base.node.keys, base.node.values, strict=True):
                     if isinstance(key, ast.Constant) and key.value == keys[0].literal:
                         return base.script.values(value)
-        return (unknown("an element of it is taken that is not followed", node, self.script),)
+        return (unknown(_because(base, "what its elements are is not known"), node, self.script),)
 
     def _sliced_length(self, length: int | None, index: ast.expr) -> int | None:
         if isinstance(index, ast.Tuple) and index.elts:
@@ -466,7 +484,7 @@ class Evaluator:
             and node.func.attr in catalog.DATASET_METHODS
         ):
             return (unknown(IN_LOOP, *here),)
-        return (unknown("it is called on something that is not followed", *here),)
+        return (unknown(_because(callee, f"what `{self.script.text(node.func)}` returns is not known"), *here),)
 
     def _returned(self, callee: Value, node: ast.Call) -> Iterable[Value]:
         owner, function = callee.script, callee.node
@@ -474,7 +492,7 @@ class Evaluator:
         if isinstance(function, ast.Lambda):
             return owner.values(function.body)
         if not isinstance(function, ast.FunctionDef):
-            return (unknown("a coroutine", node, self.script),)
+            return (unknown("it is a coroutine", node, self.script),)
         if owner.is_generator(function):
             return (Value("generator", node, self.script, function.name, base=callee),)
         returns = owner.returns(function)
@@ -641,7 +659,7 @@ class Evaluator:
                     return (Value("dataset", *here, attr, base=base),)
                 if base.kind == "unknown" and base.name == IN_LOOP and attr in catalog.DATASET_METHODS:
                     return (unknown(IN_LOOP, *here),)
-                return (unknown(f"it is what `{attr}` of something unknown returns", *here),)
+                return (unknown(_because(base, f"what `.{attr}()` is called on is not known"), *here),)
         return (Value("object", *here, attr, base=base),)
 
     def _binary(self, node: ast.BinOp) -> Iterable[Value]:
@@ -674,7 +692,7 @@ class Evaluator:
         if a.kind == b.kind == "sequence" and isinstance(node.op, ast.Add):
             return Value("sequence", *here, "List", items=a.items + b.items, length=len(a.items) + len(b.items))
         if "unknown" in (a.kind, b.kind) or "parameter" in (a.kind, b.kind):
-            return unknown("it is computed from something unknown", *here)
+            return unknown(_because(a, _because(b, "it is computed from something that is not known")), *here)
         return Value("object", *here, "operator")
 
     def _unary(self, node: ast.UnaryOp) -> Iterable[Value]:

@@ -535,6 +535,8 @@ class TestGroups:
 
     def test_main_that_only_fits(self) -> None:
         assert self.groups(main=b"import model\n" + self.FIT, model=self.TF) == [{"main", "model"}]
+        for method in (b"predict_on_batch", b"evaluate", b"test_on_batch"):
+            assert self.groups(serve=b"import m\nm.net.%s(x)\n" % method, m=self.TF) == [{"serve", "m"}]
 
     def test_module_beside_the_script_above(self) -> None:
         assert self.groups(train=self.TF, util=self.TF, sub__a=self.TF + b"import util\n") == [

@@ -228,3 +228,100 @@ def test_what_libcst_cannot_give_back_is_refused(data: bytes) -> None:
     with pytest.raises(SourceError) as error:
         edit_bytes(data, lambda t: [SetKeyword(call(t, "f"), "k", "1")])
     assert error.value.line
+
+
+LONG = "a" * 30
+
+
+@pytest.mark.parametrize(
+    ("before", "edits", "after"),
+    [
+        (  # what fits on the next line stays together
+            f"    m.compile({LONG}, {LONG[2:]}, 'adam')\n",
+            lambda t: [SetKeyword(call(t, "compile"), "steps_per_execution", "16")],
+            f"    m.compile(\n        {LONG}, {LONG[2:]}, 'adam', steps_per_execution=16\n    )\n",
+        ),
+        (  # else there is one argument per line
+            f"    m.compile({LONG}, {LONG}, '{LONG[:10]}')\n",
+            lambda t: [
+                SetKeyword(call(t, "compile"), "steps_per_execution", "16"),
+                SetKeyword(call(t, "compile"), "jit_compile", "True"),
+            ],
+            f"    m.compile(\n        {LONG},\n        {LONG},\n        '{LONG[:10]}',\n"
+            "        steps_per_execution=16,\n        jit_compile=True,\n    )\n",
+        ),
+        (  # a chain is broken before its dots
+            f"    d = tf.data.Dataset.list({LONG}).map(f).batch({LONG})  # why\n",
+            lambda t: [Chain(call(t, "batch"), "prefetch(tf.data.AUTOTUNE)")],
+            f"    d = (\n        tf.data.Dataset.list({LONG})\n        .map(f)\n        .batch({LONG})\n"
+            "        .prefetch(tf.data.AUTOTUNE)\n    )  # why\n",
+        ),
+        (  # the outermost call that stands in one line
+            f"    m = Model([\n      g(Dense({LONG}, {LONG}), {LONG[:15]}),\n    ])\n",
+            lambda t: [SetKeyword(call(t, "Dense"), "dtype", "'float32'")],
+            f'    m = Model([\n      g(\n          Dense({LONG}, {LONG}, dtype="float32"),\n          {LONG[:15]},\n      ),\n    ])\n',
+        ),
+        (  # a list that is all that is given
+            f"    m = Model([Dense({LONG}), Dense({LONG[:20]}), Dense({LONG[:20]})])\n",
+            lambda t: [SetKeyword(call(t, "Dense"), "dtype", "'float32'")],
+            f'    m = Model([\n        Dense({LONG}, dtype="float32"),\n        Dense({LONG[:20]}),\n'
+            f"        Dense({LONG[:20]}),\n    ])\n",
+        ),
+        (  # no chain: a method of the class above
+            f"    x = super().init({LONG}, {LONG}, Dense(1))\n",
+            lambda t: [SetKeyword(call(t, "Dense"), "dtype", "'float32'")],
+            f'    x = super().init(\n        {LONG}, {LONG}, Dense(1, dtype="float32")\n    )\n',
+        ),
+        (  # of a call of a call, the arguments that are long
+            f"    x = Dense({LONG}, {LONG}, 'tanh')({LONG[:20]})\n",
+            lambda t: [SetKeyword(call(t, "Dense"), "dtype", '"float32"')],
+            f"    x = Dense(\n        {LONG}, {LONG}, 'tanh', dtype='float32'\n    )({LONG[:20]})\n",
+        ),
+        (  # a call in several lines gets one more
+            f"    m.compile(\n        {LONG}, {LONG}, {LONG[:20]}\n    )\n",
+            lambda t: [SetKeyword(call(t, "compile"), "jit_compile", "True")],
+            f"    m.compile(\n        {LONG}, {LONG}, {LONG[:20]},\n        jit_compile=True\n    )\n",
+        ),
+        (  # nothing is broken inside an f-string
+            f'    x = f"{{g({LONG}, {LONG}, {LONG[:20]})}}"\n',
+            lambda t: [SetKeyword(call(t, "g"), "jit_compile", "True")],
+            f'    x = f"{{g({LONG}, {LONG}, {LONG[:20]}, jit_compile=True)}}"\n',
+        ),
+        (  # the file has lines as long
+            f"    m.compile({LONG}, {LONG[2:]}, 'adam')\n    x = {'1 + ' * 25}1\n",
+            lambda t: [SetKeyword(call(t, "compile"), "steps_per_execution", "16")],
+            f"    m.compile({LONG}, {LONG[2:]}, 'adam', steps_per_execution=16)\n    x = {'1 + ' * 25}1\n",
+        ),
+        (  # it has them in comments only
+            f"    m.compile({LONG}, {LONG[2:]}, 'adam')\n    # {LONG * 5}\n",
+            lambda t: [SetKeyword(call(t, "compile"), "steps_per_execution", "16")],
+            f"    m.compile(\n        {LONG}, {LONG[2:]}, 'adam', steps_per_execution=16\n    )\n    # {LONG * 5}\n",
+        ),
+        (  # a bare generator takes no comma behind it
+            f"    m = g(f(x for x in {LONG} if {LONG * 2}), 1)\n",
+            lambda t: [SetKeyword(call(t, "g"), "k", "True")],
+            f"    m = g(\n        f(\n            x for x in {LONG} if {LONG * 2}\n        ),\n"
+            "        1,\n        k=True,\n    )\n",
+        ),
+    ],
+)
+def test_lines_that_get_too_long(before: str, edits: Callable[[ast.Module], list[Edit]], after: str) -> None:
+    assert edit(("if y:\n" + before).encode(), edits) == "if y:\n" + after
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('f(\'a\')\ng("b", "c")\n', "f('a', k='x')\ng(\"b\", \"c\")\n"),  # the call's own
+        ("f(1)\ng(\"b\", 'c', 'd')\n", "f(1, k='x')\ng(\"b\", 'c', 'd')\n"),  # the file's
+        ("f(1)\n", 'f(1, k="x")\n'),
+        ('f("""a""", \'b\')\n', 'f("""a""", \'b\', k=\'x\')\n'),
+    ],
+)
+def test_quotes(before: str, after: str) -> None:
+    assert edit(before, lambda t: [SetKeyword(call(t, "f"), "k", '"x"')]) == after
+    assert edit(before, lambda t: [SetKeyword(call(t, "f"), "k", "'x'")]) == after
+
+
+def test_quotes_in_a_string_stay() -> None:
+    assert edit("f('a')\n", lambda t: [SetKeyword(call(t, "f"), "k", '"it\'s"')]) == "f('a', k=\"it's\")\n"

@@ -12,8 +12,9 @@ import pytest
 import rewriter.codemod
 import rewriter.engine
 from rewriter.codemod import Codemod, Finding, Fix, Refusal, codemod
-from rewriter.edits import Chain, Delete, Edit, Replace, SetKeyword, Wrap
+from rewriter.edits import Chain, Delete, Edit, Insert, Replace, SetKeyword, Wrap
 from rewriter.engine import Options, Result, rewrite
+from rewriter.report import of_result
 from rewriter.script import Script
 from rewriter.target import named
 
@@ -270,3 +271,70 @@ def test_deleting_and_refusing(only) -> None:  # type: ignore[no-untyped-def]
     result = run({"a.py": "import keras\nf(0)\ng(1)\n"})["a.py"]
     assert result.after == b"import keras\ng(1)\n"
     assert [(r.line, r.column, r.reason, r.hint) for r in result.refused] == [(3, 1, "not this one", "by hand")]
+
+
+def test_what_a_later_round_does_is_reported_in_the_original(only) -> None:  # type: ignore[no-untyped-def]
+    """`one` inserts lines above; `two` has to wait, and finds its call further down."""
+
+    def one(script: Script) -> Iterator[Finding]:
+        for call in calls(script, "f"):
+            if not call.keywords:
+                before = Insert(script.statement(call), "a = 1\nb = 2", after=False)
+                yield Fix(call, "one", [before, SetKeyword(call, "a", "1")])
+
+    def two(script: Script) -> Iterator[Finding]:
+        for call in calls(script, "f"):
+            if all(k.arg != "b" for k in call.keywords):
+                yield Fix(call, "two", [SetKeyword(call, "a", "2"), SetKeyword(call, "b", "2")])
+
+    only(codemod(level=1, phase="input")(one), codemod(level=1, phase="input")(two))
+    result = run({"a.py": "import keras\nx = 0\ny = f(0)\nz = 0\n"})["a.py"]
+    assert result.after == b"import keras\nx = 0\na = 1\nb = 2\ny = f(0, a=2, b=2)\nz = 0\n"
+    assert [(a.message, a.line, a.column) for a in result.applied] == [("one", 3, 5), ("two", 3, 5)]
+    first, second = of_result(result).applied
+    assert first.before == second.before == "y = f(0)\n"
+    assert first.after == second.after == "a = 1\nb = 2\ny = f(0, a=2, b=2)\n"
+
+
+def test_a_fix_of_what_another_fix_wrote_has_snippets_too(only) -> None:  # type: ignore[no-untyped-def]
+    def one(script: Script) -> Iterator[Finding]:
+        if not calls(script, "f"):
+            yield Fix(script.tree.body[0], "one", [Insert(script.tree.body[0], "f(0)")])
+
+    two = making("two", lambda c: [SetKeyword(c, "a", "1")] if not c.keywords else [])
+    only(codemod(level=1, phase="input")(one), two)
+    result = run({"a.py": "import keras\nx = 0\n"})["a.py"]
+    snippets = [(a.message, a.line, a.before, a.after) for a in of_result(result).applied]
+    assert snippets == [("one", 1, "", "f(0, a=1)\n"), ("message", 1, "", "f(0, a=1)\n")]
+
+
+def test_an_added_import_is_among_the_lines_of_its_fix(only) -> None:  # type: ignore[no-untyped-def]
+    only(making("auto", lambda c: [SetKeyword(c, "a", "{tensorflow.data.AUTOTUNE}")] if not c.keywords else []))
+    (change,) = of_result(run({"a.py": "import keras\nx = 0\ny = 0\nf(0)\n"})["a.py"]).applied
+    assert change.before == "...\nf(0)\n"
+    assert change.after == "import tensorflow as tf\n...\nf(0, a=tf.data.AUTOTUNE)\n"
+
+
+def test_places_in_reasons(only, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    """The line where it stands in this file, none where the refusal is on that line itself, else with its file."""
+
+    def why(script: Script) -> Iterator[Finding]:
+        for call in calls(script, "g"):
+            other = script.project.resolve(script, "data.batches")
+            assert other is not None
+            for there, place in ((script, call), (script, script.tree.body[0]), (other[0], other[0].tree.body[1])):
+                yield Refusal(call, f"because of it ({there.at(place)})")
+            yield Refusal(other[0].tree.body[1], "this as well")
+            if not call.keywords:
+                yield Fix(call, f"fixed ({script.at(script.tree.body[1])})", [SetKeyword(call, "a", "1")])
+
+    only(codemod(level=1, phase="input")(why))
+    text = "import keras\nfrom data import batches\ng(1)\n"
+    (result,) = run({"train.py": text, "data.py": DATA}, ["train.py"], tmp_path).values()
+    assert [a.message for a in result.applied] == ["fixed (line 2)"]
+    assert [(r.line, r.reason) for r in result.refused] == [
+        (3, "because of it"),
+        (3, "because of it (line 1)"),
+        (3, "because of it (data.py:2)"),
+        (2, "this as well (data.py:2)"),
+    ]

@@ -202,16 +202,18 @@ def test_everything_inside_is_listed() -> None:
 
 UNSEEN = {
     "model = tf.keras.models.load_model('m')": "loaded from a file",
-    "model = Sequential(read())": "cannot be followed",
+    "model = Sequential(read())": "which layers `read()` holds is not known",
     "import hub\nmodel = Sequential([hub.KerasLayer('u')])": "`hub.KerasLayer` is not a layer",
-    "i = Input((1,))\nmodel = Model(i, make()(i))": "cannot be followed",
-    "i = Input((1,))\nmodel = Model(i, layers.Dense(1)(make()(i)))": "cannot be followed",
-    "model = Sequential()": "no layers are seen",
+    "i = Input((1,))\nmodel = Model(i, make()(i))": "which layer makes the output `make()(i)` is not known",
+    "i = Input((1,))\nmodel = Model(i, layers.Dense(1)(make()(i)))": "what makes the tensor `make()(i)` is not known",
+    "model = Sequential()": "no layer is seen",
     "class Net(Model):\n    pass\n\nmodel = Net()": "no `call`",
     """
     one = Sequential([layers.Dense(1)])
     model = Model(one.input, one.get_layer("a").output)
-    """: "cannot be followed",
+    """: 'the output `one.get_layer("a").output` is not known',
+    "model = tf.keras.models.clone_model(make())": "which model `make()` is that is cloned is not known",
+    "model = Sequential([layers.Dense(1), make(1,\n  2)])": "what the last layer `make(1, 2)` is is not known",
 }
 
 
@@ -254,3 +256,14 @@ def test_reach(tmp_path: Path) -> None:
     assert Reach(zoo).is_program
     library = script_of("def train():\n    model = Sequential()\n", "/nowhere/library.py")
     assert not Reach(library).is_program
+
+
+def test_the_body_of_a_class_runs_with_what_is_around_it() -> None:
+    script = script_of(
+        "def used():\n    a()\n\n\ndef other():\n    b()\n\n\nclass Settings:\n    net = used()\n    c()\n\n"
+        "    def never(self):\n        other()\n\n\ndef unused():\n    class Inner:\n        d()\n",
+        "/nowhere/train.py",
+    )
+    called = {c.func.id for _, c in Reach(script).calls() if hasattr(c.func, "id")}
+    assert {"used", "a", "c"} <= called
+    assert called.isdisjoint({"b", "d"})

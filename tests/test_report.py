@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rewriter import __version__, report
+from rewriter.diffs import Diff
 from rewriter.engine import Applied, Refused, Result
-from rewriter.report import FileReport, as_json, as_text, check_lines, of_result
+from rewriter.report import Change, FileReport, as_json, as_text, check_lines, of_result
 from rewriter.source import SourceError
 from rewriter.target import OPEN, Target, named
 
@@ -151,6 +152,41 @@ def test_snippets() -> None:
     }
 
 
+def test_snippets_beside_equal_lines_and_lone_carriage_returns() -> None:
+    slid = of_result(
+        Result(
+            Path("a.py"),
+            b"import a\n\nf()\n",
+            b"import a\n\nset()\n\nf()\n",
+            TARGET,
+            [Applied("x", 1, 1, "", "any", ((1, 1),))],
+        )
+    )
+    assert (slid.applied[0].before, slid.applied[0].after) == ("", "set()\n\n")
+    cr = of_result(Result(Path("a.py"), b"a\rb\rc\n", b"a\rB\rc\n", TARGET, [Applied("x", 2, 1, "", "any", ((2, 2),))]))
+    assert (cr.applied[0].before, cr.applied[0].after) == ("a\rb\rc\n", "a\rB\rc\n")
+
+
+ORIGIN = Diff(b"a\nb(1)\nc\nd\ne\n", b"new\na\n  b(2)\nc\nd(\n x\n)\ne\nmore\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "lines", "position"),
+    [
+        (1, (1, 0), (1, 1)),  # inserted above the first line
+        (2, (1, 1), (1, 9)),
+        (3, (2, 2), (2, 1)),  # changed: its column, unless the text before it changed
+        (4, (3, 3), (3, 9)),
+        (6, (4, 4), (4, 1)),  # one line became three
+        (8, (5, 5), (5, 9)),
+        (9, (6, 5), (5, 1)),  # inserted at the end
+    ],
+)
+def test_origin(line: int, lines: tuple[int, int], position: tuple[int, int]) -> None:
+    assert ORIGIN.origin(line) == lines
+    assert ORIGIN.position(line, 9) == position
+
+
 def test_json_contract() -> None:
     failed = FileReport(Path("bad.py"), "failed", error=SourceError("bad.py", "cannot be parsed", 3, 1))
     other = FileReport(Path("other.py"), "not-applicable")
@@ -245,12 +281,12 @@ train.py: TensorFlow 2.15, Keras 2 (requirements.txt: tensorflow==2.15)
   train.py:4:1 xla: compiled [for GPU]
   train.py:9:1 later: again
   train.py:2:1 tf32 not applied: off
-  train.py:4:1 lamb not applied: small batch; try a larger batch
+  train.py:4:1 lamb not applied: small batch
 
 4 changes would be applied in 1 file: later, mixed-precision, prefetch, xla
 not applied: lamb, tf32
 to try by hand:
-  - try a larger batch
+  - try a larger batch (train.py:4)
 nothing was written: -o OUT writes the result elsewhere, --in-place changes the file itself
 """
     )
@@ -262,14 +298,36 @@ def test_text_of_several_files_groups_reasons() -> None:
         for n in range(1, 6)
     ]
     text = as_text([*reports, FileReport(Path("x.py"), "failed", error=SourceError("x.py", "no"))], preview=False)
-    assert text.endswith("""
+    assert (
+        text
+        == """\
 nothing to change in 5 files
 not applied: xla (5)
-  xla: strings (1.py:1, 2.py:2, 3.py:3 and 2 more)
+  xla: strings
+    1.py:1, 2.py:2, 3.py:3, 4.py:4, 5.py:5
 to try by hand:
-  - split it
+  - split it (1.py:1, 2.py:2, 3.py:3 and 2 more)
 1 file could not be handled
-""")
+"""
+    )
+
+
+def test_text_of_several_files_elsewhere() -> None:
+    """Each refusal once, by names below the common folder; those that differ only in a line are one."""
+    reports = [
+        FileReport(
+            Path(f"/data/project/{name}"),
+            "unchanged",
+            TARGET,
+            [Change("prefetch", 2, 1, "ahead", "any")],
+            [Refused("xla", 4, 1, f"`tf.print` {where} prints")],
+        )
+        for name, where in [("a.py", "(line 7)"), ("b/a.py", "(b/model.py:3)")]
+    ]
+    text = as_text(reports, preview=False)
+    assert "  /data/project/b/a.py:2:1 prefetch: ahead\n" in text
+    assert text.count("xla") == 2
+    assert "\nnot applied: xla (2)\n  xla: `tf.print` prints\n    a.py:4, b/a.py:4\n" in text
 
 
 @pytest.mark.parametrize(

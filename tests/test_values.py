@@ -39,6 +39,11 @@ def last(text: str, folder: Path = Path("/nowhere")) -> list[str]:
         ("from tensorflow.keras.optimizers import Adam as A", "A", "tensorflow.keras.optimizers.Adam"),
         ("import keras", "keras.Sequential", "keras.models.Sequential"),
         ("import tensorflow.compat.v1 as tf", "tf.keras.Model", "tensorflow.keras.models.Model"),
+        ("if True:\n    import tensorflow as tf", "tf.keras.Model", "tensorflow.keras.models.Model"),
+        ("from keras.src import layers", "layers.Dense", "keras.layers.Dense"),
+        ("from keras.src.engine.sequential import Sequential", "Sequential", "keras.models.Sequential"),
+        ("from keras.src.models.sequential import Sequential", "Sequential", "keras.models.Sequential"),
+        ("from keras._tf_keras.keras.layers import Dense", "Dense", "keras.layers.Dense"),
         ("from keras.layers.core import Dense", "Dense", "keras.layers.Dense"),
         ("from keras.layers import *", "Dense", "keras.layers.Dense"),
         (
@@ -102,7 +107,7 @@ def test_unknown_star_imports_hide_builtins() -> None:
         ("x = 1\nfor i in y:\n    x = 2\nx", ["constant 1", "constant 2"]),
         (
             "x = 1\nwhile a:\n    x = x + 1\nx",
-            ["constant 1", "constant 2", "unknown it is computed from something unknown"],
+            ["constant 1", "constant 2", "unknown it is computed from something that is not known"],
         ),
         ("x = 1\ntry:\n    x = 2\n    f()\nexcept E:\n    pass\nx", ["constant 1", "constant 2"]),
         ("def f():\n    global x\n    x = 2\nx = 1\nx", ["constant 1", "constant 2"]),
@@ -111,7 +116,7 @@ def test_unknown_star_imports_hide_builtins() -> None:
         ("def f(x=4):\n    return x\nf()", ["constant 4"]),
         ("def f(x):\n    return x\nf(3)\ng(f)\nf(3)", ["parameter x"]),
         ("(a, b), c = (1, 2), 3\nb", ["constant 2"]),
-        ("a, *b = 1, 2\nb", ["unknown `b` is not followed"]),
+        ("a, *b = 1, 2\nb", ["unknown what `b` is given there is not followed"]),
         ("n = 60000 // 128\nn", ["constant 468"]),
         ("import math\nmath.ceil(60000 / 128)", ["constant 469"]),
         ("f = lambda: 3\nf()", ["constant 3"]),
@@ -123,7 +128,7 @@ def test_unknown_star_imports_hide_builtins() -> None:
     ],
 )
 def test_control_flow(text: str, expected: list[str]) -> None:
-    assert [v.replace("unknown its value cannot be followed", "unknown") for v in last(text)] == expected
+    assert [v.replace("unknown nothing that was read says what it is", "unknown") for v in last(text)] == expected
 
 
 TF = "import tensorflow as tf\n"
@@ -203,6 +208,45 @@ def test_sibling_modules_are_followed_without_running_them(tmp_path: Path) -> No
     assert last("from net import make\nmake()", tmp_path) == ["model keras.models.Sequential"]
     assert last("import net.deep\nnet.deep.make()", tmp_path) == ["model keras.models.Sequential"]
     assert last("from model import nothing\nnothing()", tmp_path)[0].startswith("unknown")
+
+
+def test_packages_above_the_script(tmp_path: Path) -> None:
+    inner = tmp_path / "pkg" / "sub"
+    inner.mkdir(parents=True)
+    (tmp_path / "pkg" / "model.py").write_text("SIZE = 7\n")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "conf.py").write_text("SIZE = 8\n")
+    assert last("from pkg.model import SIZE\nSIZE", tmp_path / "pkg") == ["constant 7"]
+    assert last("import pkg.model as m\nm.SIZE", inner) == ["constant 7"]
+    assert last("from other.conf import SIZE\nSIZE", tmp_path / "pkg") == ["constant 8"]
+    assert last("from other.conf import SIZE\nSIZE", inner) == ["symbol other.conf.SIZE"]  # not known to be one project
+    (inner / "__init__.py").touch()
+    assert last("from other.conf import SIZE\nSIZE", inner) == ["constant 8"]
+    (inner / "pkg").mkdir()
+    (inner / "pkg" / "model.py").write_text("SIZE = 9\n")
+    assert last("from pkg.model import SIZE\nSIZE", inner) == ["constant 9"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("class A:\n    n = 3\nA.n", ["constant 3"]),
+        ("class A:\n    n = 3\n    n = n + 1\nA.n", ["constant 4"]),
+        ("class A:\n    n = 3\n    n = n + 1\nA().n", ["constant 4"]),
+        ("class A:\n    n = 3\nA.n += 1\nA.n", ["constant 3", "unknown `n` is set in more places"]),
+        ("class A:\n    n = 3\nclass B(A):\n    pass\nB.n", ["constant 3"]),
+        ("class A:\n    def n(self): pass\nA.n", ["function n"]),
+        ("class A:\n    m = None\nA.n", ["method n"]),
+    ],
+)
+def test_attributes_of_classes(text: str, expected: list[str]) -> None:
+    assert last(text) == expected
+
+
+def test_what_a_class_body_holds_is_followed_to_where_it_is_read() -> None:
+    s = script("class A:\n    n = [1]\n    m = n\nf(A.n, A().n, B.n)\nclass B:\n    n = 2\n")
+    (made,) = [node for node in ast.walk(s.tree) if isinstance(node, ast.List)]
+    assert sorted(ast.unparse(e) for _, e in s.flow(made)) == ["A().n", "A.n", "[1]", "n"]
 
 
 def test_arguments_are_matched_by_signature() -> None:

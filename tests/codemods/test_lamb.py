@@ -151,3 +151,120 @@ def test_names_of_the_users_own() -> None:
 def test_targets_without_lamb() -> None:
     script = K2 + "model.compile('adam', 'mse')\n" + FIT
     check.refuses(script, "needs TensorFlow 2.4", target="tf1.15")
+
+
+EMBEDDINGS = {
+    "in a list": (
+        "model = keras.Sequential([keras.layers.Embedding(99, 8), keras.layers.Dense(1)])\n",
+        "has an Embedding",
+    ),
+    "in a layer of the script's own": (
+        """class Tokens(keras.layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.rows = keras.layers.Embedding(99, 8)
+
+    def call(self, x):
+        return self.rows(x)
+
+
+model = keras.Sequential([Tokens(), keras.layers.Dense(1)])
+""",
+        "has an Embedding (line 5",
+    ),
+    "derived from": (
+        "class Mine(keras.layers.Embedding):\n    pass\n\n\n"
+        "model = keras.Sequential([Mine(99, 8), keras.layers.Dense(1)])\n",
+        "has an Embedding",
+    ),
+    "by hand": (
+        """class Rows(keras.layers.Layer):
+    def build(self, shape):
+        self.table = self.add_weight(shape=(99, 8))
+
+    def call(self, x):
+        return keras.ops.take(self.table, x, axis=0)
+
+
+model = keras.Sequential([Rows(), keras.layers.Dense(1)])
+""",
+        "may look up weights (line 7)",
+    ),
+    "in what is not seen": (
+        "import zoo\nmodel = keras.Sequential([zoo.Block(), keras.layers.Dense(1)])\n",
+        "an Embedding that is not seen",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EMBEDDINGS)
+def test_rows_of_an_embedding(name: str) -> None:
+    """Keras 3's Lamb squares the gradients of a row that occurs twice one by one; the class for Keras 2 adds first."""
+    body, reason = EMBEDDINGS[name]
+    rest = "model.compile('adam', 'mse')\n" + FIT
+    check.refuses("import keras\n" + body + rest, reason)
+    if name == "in a list":
+        assert check.run("from tensorflow import keras\n" + body + rest, target="tf2.15").applied
+
+
+SAVED = {
+    "model.save('out.h5')": "Keras 3 cannot load",
+    "path = 'out'\npath += '.h5'\nmodel.save(path)": "Keras 3 cannot load",
+    "model.save('out', save_format='h5')": "Keras 3 cannot load",
+    "keras.models.save_model(model, 'out.hdf5')": "Keras 3 cannot load",
+    "cb = keras.callbacks.ModelCheckpoint('best.h5')": "Keras 3 cannot load",
+    "model.save('out.keras')": "",
+    "model.save_weights('out.weights.h5')": "",
+    "cb = keras.callbacks.ModelCheckpoint('best.h5', save_weights_only=True)": "",
+}
+
+
+@pytest.mark.parametrize("line", SAVED)
+def test_models_saved_as_h5(line: str) -> None:
+    script = HEAD + "model.compile('adam', 'mse')\n" + FIT + line + "\n"
+    if SAVED[line]:
+        check.refuses(script, SAVED[line])
+    else:
+        assert check.run(script).applied
+
+
+def test_a_saved_model_needs_the_class() -> None:
+    script = K2 + "model.compile('adam', 'mse')\n" + FIT
+    (plain,) = check.run(script, target="tf2.15").applied
+    (saved,) = check.run(script + "model.save('out.h5')\n", target="tf2.15").applied
+    assert "needs the class LAMB" in saved.message and "needs the class LAMB" not in plain.message
+
+
+RESTORED = {
+    "cb = keras.callbacks.BackupAndRestore('backup')": "BackupAndRestore",
+    "import tensorflow as tf\nck = tf.train.Checkpoint(model=model, optimizer=model.optimizer)\nck.restore(p)": "ck.restore",
+    "import tensorflow as tf\nck = tf.train.Checkpoint(model=model, optimizer=model.optimizer)\nck.save(p)": "",
+    "model.optimizer.set_weights(state)": "set_weights",
+    "model.set_weights(state)": "",
+    "old = keras.models.load_model('old.keras')\nold.fit(x, y)": "goes on with a loaded model",
+    "old = keras.models.load_model('old.keras')\nold.predict(x)": "",
+    "old = keras.models.load_model('old.keras')\nold.compile('sgd', 'mse')\nold.fit(x, y)": "",
+    "model = keras.models.load_model('old.keras') if again else model": "goes on with a loaded model",
+}
+
+
+@pytest.mark.parametrize("line", RESTORED)
+def test_training_that_goes_on_from_a_saved_optimizer(line: str) -> None:
+    script = HEAD + "model.compile('adam', 'mse')\n" + line + "\n" + FIT
+    if RESTORED[line]:
+        check.refuses(script, RESTORED[line])
+    else:
+        assert check.run(script).applied
+
+
+@pytest.mark.parametrize(
+    ("path", "restores"), [("'ck'", True), ("tf.train.latest_checkpoint(d)", True), ("'w.h5'", False)]
+)
+def test_checkpoints_of_weights_in_keras_2(path: str, restores: bool) -> None:
+    script = K2 + f"model.compile('adam', 'mse')\nmodel.load_weights({path})\n" + FIT
+    if restores:
+        check.refuses(script, "restores a checkpoint with its optimizer", target="tf2.15")
+    else:
+        assert check.run(script, target="tf2.15").applied
+    after = K2 + "model.compile('adam', 'mse')\n" + FIT + f"model.load_weights({path})\n"
+    assert check.run(after, target="tf2.15").applied

@@ -393,6 +393,39 @@ from tensorflow.keras import Sequential, layers
 """,
         MODEL,
     ),
+    "below imports under a condition and a few settings": (
+        """
+import os, sys
+import tensorflow as tf
+from tensorflow.keras import Sequential, layers
+if sys.version_info < (3,):
+    import cPickle as pickle
+else:
+    import pickle
+os.environ["A"] = "1"
+os.environ["B"] = "1"
+os.environ["C"] = "1"
+if len(sys.argv) > 1:
+    os.environ["D"] = sys.argv[1]
+import segmentation_models as sm
+import numpy as np
+>>tf.keras.mixed_precision.set_global_policy("mixed_float16")
+<<""",
+        MODEL,
+    ),
+    "before an import under a condition that may make layers": (
+        """
+import tensorflow as tf
+from tensorflow.keras import Sequential, layers
+>>tf.keras.mixed_precision.set_global_policy("mixed_float16")
+<<try:
+    from my_layers import Block
+except ImportError:
+    Block = None
+import numpy as np
+""",
+        MODEL,
+    ),
     "behind the choice of GPUs": (
         """
 import os
@@ -708,15 +741,6 @@ REFUSED = {
         "inputs = Input((4,), dtype='float64')\nmodel = Model(inputs, layers.Dense(1)(inputs))",
         "sets a precision itself",
     ),
-    "a tiny epsilon": (
-        "model = Sequential([layers.LayerNormalization(epsilon=1e-12), layers.Dense(1)])",
-        "epsilon",
-    ),
-    "a normalized product": (
-        "i = Input((4,))\nx = layers.Dense(4)(i)\n"
-        "model = Model(i, layers.Dense(1)(layers.Dot(axes=1, normalize=True)([x, x])))",
-        "divides by zero",
-    ),
     "a mask value that overflows": (
         "model = Sequential([layers.Masking(mask_value=-1e9), layers.LSTM(8), layers.Dense(1)])",
         "mask value",
@@ -892,17 +916,166 @@ def test_refuses_without_fit() -> None:
     check.ignores(HEAD + "def build():\n    " + _without(MODEL) + "\n    return model\n")
 
 
-def test_refuses_what_only_keras_3_breaks() -> None:
-    script = HEAD + 'model = Sequential([layers.Dense(8, activity_regularizer="l2"), layers.Dense(1)])' + TRAIN
-    assert check.run(script, target="tf2.15").applied
-    check.refuses(script, "activity regularization", target="keras3")
-    script = HEAD + "mix = layers.MixUp()\n" + _without(MODEL) + TRAIN
-    check.refuses(script, "does not work in low precision", target="keras3")
+L2 = 'activity_regularizer="l2"'
+ZERO = "normalize=True"
+STAY = {
+    # a layer, and where it has to stay in float32: the Keras, the precision
+    f"layers.Dense(8, {L2})": ("keras3", ""),
+    "layers.ActivityRegularization(0.1)": ("keras3", ""),
+    "layers.RandomErasing()": ("keras3", ""),
+    "layers.RandomZoom(0.1)": ("tf2.15", "bfloat16"),
+    "layers.GroupNormalization(2, epsilon=1e-8)": ("tf2.15", "float16"),
+    "layers.GroupNormalization(2, -1, 1e-8)": ("tf2.15", "float16"),
+    "layers.UnitNormalization()": ("", "float16"),
+    "layers.Normalization()": ("", ""),
+    "layers.GroupNormalization(2, epsilon=1e-3)": ("none", ""),
+    "layers.LayerNormalization(epsilon=1e-12)": ("none", ""),
+    "layers.Dense(8, activity_regularizer=None)": ("none", ""),
+}
+
+
+@pytest.mark.parametrize("layer", STAY)
+def test_layers_that_do_not_work_in_low_precision_stay_in_float32(layer: str) -> None:
+    keras, precision = STAY[layer]
+    for target in ("tf2.15", "keras3"):
+        for dtype in ("float16", "bfloat16"):
+            stays = keras in ("", target) and precision in ("", dtype)
+            pinned = layer[:-1] + PIN + ")" if not layer.endswith("()") else layer[:-1] + PIN.replace(", ", "") + ")"
+            body = (
+                f"one = {pinned if stays else layer}\nmodel = Sequential([layers.Dense(8), one, layers.Dense(1{PIN})])"
+            )
+            policy = POLICY.replace("float16", dtype)
+            check.fixes(*both(body, policy=policy), target=target, amp_dtype=dtype)
+
+
+def test_products_that_are_normalized_stay_in_float32() -> None:
+    for product in (f"layers.Dot(1, {ZERO}{PIN})([x, z])", f"layers.dot([x, z], 1, True{PIN})"):
+        body = f"a = Input((4,))\nx, z = layers.Dense(3)(a), layers.Dense(3)(a)\nq = {product}\n"
+        check.fixes(*both(body + f"model = Model(a, layers.Dense(1{PIN})(q))"))
+
+
+def test_mixing_of_images_stays_in_float32_in_keras_3() -> None:
+    body = f'mix = layers.MixUp(>>dtype="float32"<<)\ndata = data.map(mix)\n{MODEL}'
+    check.fixes(*both(body), target="keras3")
+
+
+def test_what_stays_in_float32_must_be_seen() -> None:
+    body = "model = Sequential([layers.UnitNormalization(**more), layers.Dense(8), layers.Dense(1)])"
+    check.refuses(HEAD + body + TRAIN, "cannot all be seen")
+
+
+def test_penalties_of_own_layers_in_keras_3() -> None:
+    own = """
+class Own(layers.Dense):
+    def __init__(self, n):
+        super().__init__(n, activity_regularizer="l2")
+
+
+model = Sequential([Own(8), layers.Dense(1)])"""
+    assert check.run(HEAD + own + TRAIN, target="tf2.15").applied
+    check.refuses(HEAD + own + TRAIN, "activity regularization", target="keras3")
+
+
+def test_float32_that_meets_low_precision_in_keras_3() -> None:
     mixed = (
         HEAD + "inputs = Input((4,))\nx = layers.Dense(4)(inputs) + inputs\n"
         "model = Model(inputs, layers.Dense(1)(x))" + TRAIN
     )
     assert check.run(mixed, target="keras3").applied
+
+
+LAYER_ALONE = {
+    "z = one(np.arange(3))": "`one` calls a layer outside of a model",
+    "def show(ids):\n    return one(ids).numpy()\n\n\nshow(np.arange(3))": "`one` calls a layer",
+    "one(np.arange(3))": "",
+    "print(one(np.arange(3)).shape)": "",
+    "z = Model(inputs, one(inputs))": "",
+    "z = layers.Rescaling(1 / 255)(np.arange(3))": "",
+    "z = layers.Dense(3)(np.ones((2, 2)))": "calls a layer outside of a model",
+    "z = layers.Dense(3, dtype='float32')(np.ones((2, 2)))": "",
+}
+
+
+@pytest.mark.parametrize("use", LAYER_ALONE)
+def test_layers_that_are_called_outside_of_models(use: str) -> None:
+    source = f"""
+import numpy as np
+inputs = Input((20,))
+one = layers.Embedding(99, 8)
+model = Model(inputs, layers.Dense(1)(layers.Flatten()(one(inputs))))
+{use}"""
+    if LAYER_ALONE[use]:
+        check.refuses(HEAD + source + TRAIN, LAYER_ALONE[use])
+    else:
+        assert check.run(HEAD + source + TRAIN).applied
+
+
+PASSED_ON = {
+    "kw = dict(dtype='float64')\none = layers.Dense(8, **kw)": True,
+    "kw = {}\nkw['dtype'] = 'float64'\none = layers.Dense(8, **kw)": True,
+    "kw = {}\nkw.update(dtype='float16')\none = layers.Dense(8, **kw)": True,
+    "def dense(n, **kw):\n    return layers.Dense(n, **kw)\n\n\none = dense(8, dtype=tf.float64)": True,
+    "def dense(n, **kw):\n    return layers.Dense(n, **kw)\n\n\none = dense(8, dtype='float32')": False,
+    "def dense(n, **kw):\n    return layers.Dense(n, **kw)\n\n\none = dense(8)\nz = tf.zeros(3, dtype='float64')": False,
+    "kw = {}\nkw.setdefault('dtype', 'float16')\none = layers.Dense(8, **kw)": True,
+    "one = layers.Dense(8)\nkw = dict(dtype='float64')": False,
+}
+
+
+@pytest.mark.parametrize("made", PASSED_ON)
+def test_a_precision_that_is_passed_on_to_layers(made: str) -> None:
+    source = HEAD + made + "\nmodel = Sequential([one, layers.Dense(1)])" + TRAIN
+    if PASSED_ON[made]:
+        check.refuses(source, "set")
+    else:
+        assert check.run(source).applied
+
+
+DENSE = "model = Sequential([layers.Dense(8), layers.Dense(1)])"
+LOOKED_UP = "model = Sequential([layers.Embedding(99999, 8), layers.Flatten(), layers.Dense(1)])"
+OWN = """
+class Net(Model):
+    def __init__(self):
+        super().__init__()
+        self.rows, self.last = layers.Embedding(99999, 8), layers.Dense(1)
+
+    def call(self, x):
+        return self.last(self.rows(x))
+
+
+model = Net()"""
+INFINITE, AS_FLOATS = "infinite in float16", "called with floats"
+FEATURES = [
+    (DENSE, "np.random.randint(0, 100000, (10, 4))", INFINITE),
+    (DENSE, "np.random.default_rng(1).integers(100000, size=(10, 4))", INFINITE),
+    (DENSE, "np.arange(100000).reshape(-1, 4).astype('float32')", INFINITE),
+    (DENSE, "np.full((10, 4), 1e6)", INFINITE),
+    (DENSE, "np.full(100000, 1.0)", ""),
+    (DENSE, "np.linspace(0, 1, 100000)", ""),
+    (DENSE, "np.arange(100000) * 0.001", ""),
+    (DENSE, "np.sin(np.arange(100000))", ""),
+    (DENSE, "np.random.randint(0, 1000, (10, 4))", ""),
+    (DENSE, "tf.data.Dataset.from_tensor_slices((np.arange(100000), y)).batch(9)", INFINITE),
+    (DENSE, "tf.data.Dataset.from_tensor_slices((np.arange(100000), y)).map(scale).batch(9)", ""),
+    (LOOKED_UP, "np.random.randint(0, 100000, (10, 4))", ""),
+    (OWN, "np.random.randint(0, 100000, (10, 4))", ""),
+    (OWN, "np.arange(0.0, 9.0)", AS_FLOATS),
+    (OWN, "np.linspace(0, 9, 10)", AS_FLOATS),
+    (OWN, "np.floor(np.random.rand(10, 4) * 5000)", AS_FLOATS),
+    (OWN, "np.asarray(ids, dtype='float32')", AS_FLOATS),
+    (OWN, "tf.cast(ids, tf.float32)", AS_FLOATS),
+    (OWN, "np.zeros((10, 4), dtype='int32')", ""),
+    (OWN, "tf.data.Dataset.from_tensor_slices((ids.astype('float32'), y)).batch(9)", AS_FLOATS),
+]
+
+
+@pytest.mark.parametrize(("model", "features", "reason"), FEATURES)
+def test_numbers_that_a_model_is_called_with(model: str, features: str, reason: str) -> None:
+    source = HEAD + f"import numpy as np\nx = {features}\n" + model + TRAIN
+    if reason:
+        check.refuses(source, reason)
+    else:
+        assert check.run(source).applied
 
 
 def test_pins_an_encoder_that_is_used() -> None:

@@ -298,9 +298,42 @@ import pandas as pd
 frame = pd.read_csv("a.csv")
 files = tf.data.Dataset.list_files("*")
 def f(x):
-    return x
+    return x + 1
 {DS}{line}
 """)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        "lambda x: x",
+        "lambda x, y: x",
+        'lambda d: (d["image"], d["label"])',
+        'lambda d: {"a": d["image"][0], "b": [d["label"]]}',
+        "pick",
+        "pick if flag else (lambda d: d)",
+    ],
+)
+def test_a_function_that_only_picks_has_no_work_to_share(function: str) -> None:
+    source = f"""import tensorflow as tf
+def pick(d):
+    \"\"\"Image and label.\"\"\"
+    return d["image"], d["label"]
+{DS}ds = ds.map({{}})
+"""
+    check.ignores(source.format(function))
+    works = f"lambda d: tf.nest.flatten(({function})(d))"
+    check.fixes(source.format(works), source.format(works + ", num_parallel_calls=tf.data.AUTOTUNE"))
+
+
+def test_a_function_that_picks_on_one_way_only() -> None:
+    source = f"""import tensorflow as tf
+def scale(d):
+    d = d["image"] / 255
+    return d
+{DS}ds = ds.map(scale if flag else (lambda d: d["image"]))
+"""
+    check.fixes(source, source[:-2] + ", num_parallel_calls=tf.data.AUTOTUNE)\n")
 
 
 def test_a_receiver_that_is_not_always_a_dataset() -> None:

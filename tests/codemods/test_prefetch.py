@@ -364,6 +364,38 @@ model.fit(Dataset.from_tensor_slices((x, y)).batch(32){})
     check.fixes(imports + text.format(""), imports + after, target=target)
 
 
+def test_no_import_for_what_tensorflow_does_unasked() -> None:
+    before = """from tensorflow import keras
+model = keras.Sequential([])
+train = keras.utils.image_dataset_from_directory("a")
+model.fit(train)
+"""
+    after = before.replace("keras\nmodel", "keras\nimport tensorflow as tf\nmodel")
+    after = after.replace('directory("a")', 'directory("a").prefetch(tf.data.AUTOTUNE)')
+    check.fixes(before, after, target="tf2.10")
+    check.ignores(before, target="tf2.11")
+    check.ignores(before, target="keras3")
+
+
+@pytest.mark.parametrize("block", ["if True:", "if gpu:", "for _ in (1,):"])
+def test_an_import_in_a_block(block: str) -> None:
+    text = f"""{block}
+    import tensorflow as tf
+model = tf.keras.Sequential([])
+model.fit(tf.data.Dataset.from_tensor_slices((x, y)).batch(8)%s)
+"""
+    check.fixes(text % "", text % ".prefetch(tf.data.AUTOTUNE)")
+
+
+def test_splits_that_are_nested() -> None:
+    text = """import tensorflow_datasets as tfds
+(train, val), test = tfds.load("mnist", split=[["train[:80%]", "train[80%:]"], "test"])
+model.fit(train{}, validation_data=val{})
+model.evaluate(test{})
+"""
+    check.fixes(HEAD + text.format("", "", ""), HEAD + text.format(*3 * [".prefetch(tf.data.AUTOTUNE)"]))
+
+
 def test_message_names_tensorflow_2_11() -> None:
     source = HEAD + "model.fit(tf.data.Dataset.from_tensor_slices(x).batch(2))\n"
     assert "2.11" in check.run(source).applied[0].message

@@ -78,13 +78,13 @@ def test_every_compile_of_one_model() -> None:
     ("fit", "reason"),
     [
         ("model.fit(x, y, batch_size=args.batch)", "the batch size is not known"),
-        ("model.fit(*load())", "come from a splat"),
+        ("model.fit(*load())", "through `*` or `**`"),
         ("model.fit(load(), load())", "the number of samples in the arrays is not known"),
-        ("model.fit(x, y, **options)", "come from a splat"),
-        ("model.fit(x[:32], y[:32])", "no number from 2 to 32 divides the 1 steps"),
+        ("model.fit(x, y, **options)", "through `*` or `**`"),
+        ("model.fit(x[:32], y[:32]); model.fit(x, y)", "no number from 2 to 32 divides the 1 and 16 steps"),
         ("model.fit(x, y, steps_per_epoch=37)", "no number from 2 to 32 divides the 37 steps"),
         ("model.fit(x, y, steps_per_epoch=n)", "`steps_per_epoch` is not known"),
-        ("model.fit(gen())", "cannot be followed"),
+        ("model.fit(gen())", "what `gen()` is is not known"),
         ("def gen():\n    yield 1\nmodel.fit(gen())", "a generator does not tell"),
         ("model.fit(tf.data.TFRecordDataset('f').batch(8))", "`TFRecordDataset` gives is not known"),
         ("model.fit(x, y, callbacks=[keras.callbacks.TerminateOnNaN()])", "acts at every batch"),
@@ -94,7 +94,7 @@ def test_every_compile_of_one_model() -> None:
         ("model.fit(x, y, validation_data=load())", "Keras 2 must be able to tell the number of validation steps"),
         ("model.fit(x, y); tune(model)", "handed to `tune`"),
         ("model.run_eagerly = True\nmodel.fit(x, y)", "`run_eagerly` of a model is set"),
-        ("tf.config.run_functions_eagerly(True)\nmodel.fit(x, y)", "switches graphs off"),
+        ("tf.config.run_functions_eagerly(True)\nmodel.fit(x, y)", "(line 7) switches graphs off"),
         ("tf.compat.v1.disable_eager_execution()\nmodel.fit(x, y)", "graph mode of TensorFlow 1"),
         ("import horovod.tensorflow.keras as hvd\nmodel.fit(x, y)", "Horovod"),
         ("s = tf.distribute.MultiWorkerMirroredStrategy()\nmodel.fit(x, y)", "MultiWorkerMirroredStrategy"),
@@ -132,6 +132,8 @@ def test_a_splat_that_is_known() -> None:
         'model.compile("adam", "mse", None, None, None, False, 4)\nmodel.fit(x, y)\n',
         'model.compile("adam", "mse", experimental_steps_per_execution=4)\nmodel.fit(x, y)\n',
         'model.compile("adam", **{"loss": "mse", "steps_per_execution": 4})\nmodel.fit(x, y)\n',
+        COMPILE + "model.fit(x[:32], y[:32])\n",  # an epoch is one step
+        COMPILE + "model.fit(x, y, batch_size=512, callbacks=given)\n",
         COMPILE + "model.train_on_batch(x, y)\n",
         COMPILE + "model.evaluate(x, y)\n",
         'import re\nre.compile("x")\npattern = regex_library.compile("y")\n',
@@ -240,6 +242,56 @@ net.fit(x, y)
 """, "its own `make_train_function`")  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("switch", "reason"),
+    [
+        ("if args.debug:\n    tf.config.run_functions_eagerly(True)", "(line 7) may switch graphs off"),
+        ("tf.config.run_functions_eagerly(args.debug)", "(line 6) may switch graphs off"),
+        ("switch = tf.config.run_functions_eagerly if new else f\nswitch(True)", "`switch(True)` (line 7)"),
+        ("def debug():\n    tf.config.run_functions_eagerly(True)", "(line 7) may switch graphs off"),
+        (
+            "from tensorflow.python.eager.def_function import run_functions_eagerly\nrun_functions_eagerly(True)",
+            "graphs off",
+        ),
+        ("model.run_eagerly: bool = True", "`run_eagerly` of a model is set"),
+        ("class Slow(keras.Model):\n    run_eagerly = True", "`run_eagerly` of a model is set"),
+    ],
+)
+def test_steps_that_run_in_python(switch: str, reason: str) -> None:
+    refuses(f"{switch}\n{COMPILE}model.fit(x, y)\n", reason)
+
+
+def test_graphs_switched_off_after_all_training() -> None:
+    for switch in ("tf.config.run_functions_eagerly(True)", "if debug:\n    tf.config.run_functions_eagerly(True)"):
+        rest = f"model.fit(x, y)\n{switch}\nprint(model(x[:1]))\n"
+        fixes(COMPILE + rest, FIXED.format(16) + rest)
+        refuses(COMPILE + rest + "model.evaluate(x, y)\n", "graphs off")
+    refuses(
+        COMPILE + "for i in range(2):\n    model.fit(x, y)\n    tf.config.run_functions_eagerly(True)\n", "graphs off"
+    )
+
+
+def test_attributes_of_a_class_that_are_set_elsewhere() -> None:
+    cfg = "class Cfg:\n    batch = 32\n    def __init__(self):\n        self.size = 32\n"
+    for batch in ("Cfg.batch", "Cfg().size"):
+        rest = f"model.fit(x, y, batch_size={batch})\n"
+        fixes(cfg + COMPILE + rest, cfg + FIXED.format(16) + rest)
+        for more in (
+            "Cfg.batch = Cfg.size = n",
+            "setattr(Cfg, 'batch', n), setattr(c, 'size', n)",
+            "setattr(c, key, n)",
+        ):
+            refuses(f"{cfg}{more}\n{COMPILE}{rest}", "the batch size is not known")
+
+
+def test_a_model_in_a_class_body() -> None:
+    start = "class Nets:\n    net = keras.Sequential([keras.layers.Dense(1)])\n"
+    rest = "Nets.net.fit(x, y)\n"
+    fixes(f"{start}Nets.net.{COMPILE[6:]}{rest}", f"{start}Nets.net.{FIXED.format(16)[6:]}{rest}")
+    refuses(f"{start}Nets.net.{COMPILE[6:]}{rest}tune(Nets.net)\n", "handed to `tune`")
+    refuses(f"{start}Nets.net.{COMPILE[6:]}{rest}tune(Nets().net)\n", "handed to `tune`")
+
+
 def test_a_model_from_a_module_beside_the_script(tmp_path: Path) -> None:
     nets = (
         "from tensorflow import keras\n\n\ndef build():\n    m = keras.Sequential([keras.layers.Dense(1)])\n"
@@ -256,6 +308,50 @@ def test_a_model_from_a_module_beside_the_script(tmp_path: Path) -> None:
     assert results[1].after.decode() == nets.replace("'mse')", "'mse', steps_per_execution=2)")
 
 
+LOG = """
+class Log(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        print(batch)
+
+"""
+APART = """
+{define}
+a.compile("adam", "mse")
+b.compile("adam", "mse"{more})
+a.fit(x, y, callbacks=[Log()])
+b.fit(x, y)
+"""
+
+
+@pytest.mark.parametrize(
+    "define",
+    [
+        "def build(n):\n    m = keras.Sequential()\n    m.add(keras.layers.Dense(n))\n    return m\na = build(1)\nb = build(2)",
+        "def build():\n    return keras.Sequential([keras.layers.Dense(1)])\na, b = build(), build()",
+    ],
+)
+def test_models_from_one_function_are_told_apart(define: str) -> None:
+    text = LOG + APART
+    result = check.run(HEAD + text.format(define=define, more=""))
+    assert result.after.decode() == HEAD[1:] + text.format(define=define, more=", steps_per_execution=16")
+    assert ["acts at every batch" in r.reason for r in result.refused] == [True]
+
+
+@pytest.mark.parametrize(
+    "define",
+    [
+        "def build():\n    return keras.Sequential([keras.layers.Dense(1)])\na = b = build()",
+        "def build():\n    return keras.Sequential([keras.layers.Dense(1)])\na = build()\nb = build()\nif flag:\n    b = a",
+        "import functools\n@functools.lru_cache\ndef build():\n    return keras.Sequential([])\na, b = build(), build()",
+        "made = None\ndef build():\n    global made\n    if made is None:\n        made = keras.Sequential([])\n"
+        "    return made\na, b = build(), build()",
+    ],
+)
+def test_models_from_one_function_that_may_be_one_model(define: str) -> None:
+    refused = check.refuses(HEAD + LOG + APART.format(define=define, more=""), "acts at every batch").refused
+    assert len(refused) == 2
+
+
 def test_n_divides_what_xla_leaves_of_the_last_batch() -> None:
     text = (
         HEAD
@@ -270,6 +366,51 @@ model.fit(data)
     )
     assert b".batch(25, drop_remainder=True)" in result.after  # 20 full batches instead of 21
     assert b"steps_per_execution=20, jit_compile=True" in result.after
+
+
+def test_n_divides_what_xla_leaves_of_each_pass_over_the_data() -> None:
+    text = (
+        HEAD
+        + """data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(512).batch(25).repeat(3)
+model.compile("adam", "mse")
+model.fit(data)
+"""
+    )
+    path = Path("/nowhere/train.py")
+    (result,) = rewrite(
+        [path], Options(2, frozenset({"xla", check.codemod})), lambda _: named("tf2.15"), {path: text.encode()}
+    )
+    assert b".batch(25, drop_remainder=True)" in result.after  # 3 times 20 full batches instead of 3 times 21
+    assert b"steps_per_execution=30, jit_compile=True" in result.after
+
+
+ROWS = """
+class Rows(keras.utils.{base}):
+    def __len__(self):
+        return {length}
+
+    def __getitem__(self, i):
+        return x[i : i + 8], y[i : i + 8]
+
+"""
+
+
+@pytest.mark.parametrize(("base", "target"), [("Sequence", "tf2.15"), ("PyDataset", "tf2.21")])
+def test_a_loader_whose_length_is_written_down(base: str, target: str) -> None:
+    fit = "model.fit(Rows(), epochs=2)\n"
+    for length in ("10", "STEPS", "2 * 5", "100 // 10"):
+        start = "STEPS = 10\n" + ROWS.format(base=base, length=length)
+        fixes(start + COMPILE + fit, start + FIXED.format(10) + fit, target=target)
+    for length in ("len(x) // n", "self.n", "int(np.ceil(512 / 50))", "10 if big else 12"):
+        refuses(
+            ROWS.format(base=base, length=length) + COMPILE + fit, "the length of `Rows` is computed", target=target
+        )
+
+
+def test_the_length_of_a_class_that_derives_from_another() -> None:
+    start = ROWS.format(base="Sequence", length="10") + "class More(Rows):\n    def __len__(self):\n        return 12\n"
+    fit = "model.fit(More(), epochs=2)\n"
+    fixes(start + COMPILE + fit, start + FIXED.format(12) + fit)
 
 
 PROOF = """

@@ -43,6 +43,47 @@ def test_the_variable() -> None:
     )
 
 
+VARIABLE = "NVIDIA_TF32_OVERRIDE"
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        f'os.environ.update({{"{VARIABLE}": "0"}})',
+        f'os.environ.update({VARIABLE}="0")',
+        f'os.environ.update(dict({VARIABLE}="0"))',
+        f'os.environ |= {{"{VARIABLE}": "0"}}',
+        f'os.environ.__setitem__("{VARIABLE}", "0")',
+        f'os.putenv("{VARIABLE}", "0")',
+    ],
+)
+def test_the_variable_in_every_way_to_set_it(statement: str) -> None:
+    check.fixes(f"import os\n{statement}\nimport tensorflow as tf\n", "import os\nimport tensorflow as tf\n")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        f'os.environ.update({{"TF_CPP_MIN_LOG_LEVEL": "3", "{VARIABLE}": "0"}})',
+        f'os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", {VARIABLE}="0")',
+        f'os.environ |= {{"{VARIABLE}": "0", **more}}',
+        f'os.environ.update(more, {VARIABLE}="0")',
+        f'os.environ.update(dict(more, {VARIABLE}="0"), A="1")',
+    ],
+)
+def test_the_variable_among_others(statement: str) -> None:
+    before = f"import os\n{statement}\nimport tensorflow as tf\n"
+    check.fixes(before, before.replace('"0"', '"1"'))
+
+
+def test_the_variable_for_another_process_or_by_another_value() -> None:
+    text = "import os, subprocess\n{}\nimport tensorflow as tf\n"
+    check.ignores(text.format(f'subprocess.run(["a"], env=dict(os.environ, {VARIABLE}="0"))'))
+    check.ignores(text.format(f'settings.update({VARIABLE}="0")'))
+    check.ignores(text.format(f'os.environ |= {{"{VARIABLE}": "1"}}'))
+    check.refuses(text.format(f'os.environ |= {{"{VARIABLE}": flag}}'), "depends on `flag`")
+
+
 def test_on_a_line_with_others_and_in_a_block() -> None:
     check.fixes(f"import tensorflow as tf\n{OFF}; print(1)\n", "import tensorflow as tf\nprint(1)\n")
     check.fixes(
@@ -80,6 +121,7 @@ def test_a_comment_about_something_else_stays() -> None:
         (f"{OFF}\nrun()\n{OFF.replace('False', 'True')}", "switches it on and off"),
         (f"old = tf.config.experimental.tensor_float_32_execution_enabled()\n{OFF}", "switches it on and off"),
         (f"x = {OFF}", "its value is used"),
+        ('import os\nos.environ["A"] = os.environ["NVIDIA_TF32_OVERRIDE"] = "0"', "something else is set with it"),
         (OFF.replace("False", "not args.tf32"), "depends on `not args.tf32`"),
     ],
 )

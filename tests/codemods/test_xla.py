@@ -50,6 +50,7 @@ def ignores(text: str, **options: object) -> None:
         "i = keras.Input((4,))\nmodel = keras.Model(i, L.Dense(1)(L.Lambda(lambda t: tf.abs(t) * 2)(i)))",
         "i = keras.Input((4,))\nmodel = keras.Model(i, L.Dense(1)(L.LSTM(3, activation='relu')(L.RepeatVector(2)(i))))",
         "i = keras.Input((4,))\nmodel = keras.Model(i, L.Dense(1)(L.GRU(3, unroll=True)(L.RepeatVector(2)(i))))",
+        "model = keras.Sequential([keras.Input((4,)), L.Discretization([0.1, 0.5]), L.CategoryEncoding(3), L.Dense(1)])",
         "class Net(keras.Model):\n    def __init__(self):\n        super().__init__()\n        self.d = L.Dense(1)\n"
         "        self.hidden = [L.Dense(4) for _ in range(3)]\n"
         "    def call(self, t):\n        for layer in self.hidden:\n            t = layer(t)\n"
@@ -76,6 +77,12 @@ def test_models_that_compile(build: str) -> None:
         ("model = keras.Sequential([keras.Input((9, 4)), L.LSTM(8, activation=act), L.Dense(1)])", "lose its fused"),
         ("model = keras.Sequential([keras.Input((8, 8, 3)), L.RandomRotation(0.1), L.Flatten(), L.Dense(1)])",
          "`RandomRotation`"),
+        ("model = keras.Sequential([keras.Input((8, 8, 3)), L.RandomCrop(4, 4), L.Flatten(), L.Dense(1)])",
+         "`RandomCrop` (line 6) compiles only where no image is smaller"),
+        ("model = keras.Sequential([keras.Input((8, 8, 3)), L.CenterCrop(4, 4), L.Flatten(), L.Dense(1)])",
+         "`CenterCrop` (line 6) compiles only where no image is smaller"),
+        ("model = keras.Sequential([keras.Input((4,)), L.CategoryEncoding(3, sparse=True), L.Dense(1)])",
+         "may give sparse tensors"),
         ("model = keras.Sequential([keras.Input((4, 4, 3)), L.Conv2D(3, 1), L.UpSampling2D(2), L.Flatten(), L.Dense(1)])",
          "`UpSampling2D`"),
         ("model = keras.Sequential([keras.Input((8, 8, 3)), L.Resizing(4, 4, 'bicubic'), L.Flatten(), L.Dense(1)])",
@@ -120,7 +127,7 @@ def test_models_that_do_not_compile(build: str, reason: str) -> None:
         ('model.compile("adam", lambda t, p: tf.py_function(f, [t, p], tf.float32))', "`tf.py_function`"),
         ('model.compile("adam", "mse", [keras.metrics.MeanMetricWrapper(lambda t, p: tf.numpy_function(f, [p], tf.float32))])',
          "`tf.numpy_function`"),
-        ('model.compile("adam", other_library.loss)', "cannot be seen"),
+        ('model.compile("adam", other_library.loss)', "`other_library.loss` computes is not seen"),
         ('model.compile(other_library.Optimizer(), "mse")', "the optimizer"),
         ('model.compile(tf.compat.v1.train.AdamOptimizer(), "mse")', "the optimizer"),
         ('model.compile("adam", "mse", run_eagerly=True)', "`run_eagerly=True`"),
@@ -154,6 +161,10 @@ def test_losses_metrics_and_optimizers(call: str, reason: str) -> None:
         ("tf.config.run_functions_eagerly(True)\nmodel.fit(x, y)", "switches graphs off"),
         ("tf.compat.v1.disable_v2_behavior()\nmodel.fit(x, y)", "graph mode"),
         ("model.fit(x, y); explain(model)", "handed to `explain`"),
+        ("from tensorflow.python.keras import backend as K\nmodel.fit(x, y)", "an old copy of Keras, take no `jit_compile`"),
+        ("from tensorflow.python import keras as K\nmodel.fit(x, y)", "`tensorflow.python.keras` (line 8)"),
+        ("model.train_on_batch(x, y)", "whether all batches of `train_on_batch` (line 8) have one shape is not seen"),
+        ("model.fit(x, y)\nmodel.train_on_batch(x[:9], y[:9])", "`train_on_batch` (line 9)"),
     ],
 )  # fmt: skip
 def test_data_and_surroundings(data: str, reason: str) -> None:
@@ -199,6 +210,10 @@ def test_the_last_batch_is_left_out() -> None:
         SHUFFLED.format("", "") + "{}model.fit(d)\nmodel.evaluate(d)\n",
         SHUFFLED.format("", "") + "{}model.fit(d)\nfor a, b in d: print(a)\n",
         SHUFFLED.format("", "") + "{}model.fit(d, steps_per_epoch=4)\n",
+        SHUFFLED.format("", "") + "{}model.fit(d)\nmodel.fit(d, epochs=3, steps_per_epoch=4)\n",
+        SHUFFLED.format("", "") + "{}model.fit(d)\nmodel.fit(d, **options)\n",
+        SHUFFLED.format("", "") + "{}model.fit(d)\nother = keras.Sequential([L.Dense(1)])\n"
+        'other.compile("adam", "mse", jit_compile=True)\nother.fit(d, None, None, 3, 1, [], 0, None, True, None, None, 0, 4)\n',
         SHUFFLED.format("", "") + "{}print(len(d))\nmodel.fit(d)\n",
         SHUFFLED.format("", "") + "v = d.take(1)\n{}model.fit(d, validation_data=v)\n",
         SHUFFLED.format(", False", "") + "{}model.fit(d)\n",
@@ -218,11 +233,35 @@ def test_the_last_batch_stays(data: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        ("model.fit(x, y)", True),
+        ("model.fit(x, y, batch_size=25)", False),
+        ("model.fit(x, y, batch_size=25, validation_split=0.1)", True),
+        ("model.fit(x, y, batch_size=size)", True),
+        ("model.fit(load(), load(), 25)", True),
+        ("model.fit(tf.data.Dataset.from_tensor_slices((x, y)).batch(32))", True),
+        ("model.fit(tf.data.Dataset.from_tensor_slices((x, y)).batch(25))", False),
+        ("model.fit(tf.data.Dataset.from_tensor_slices((x, y)).repeat().batch(32), steps_per_epoch=3)", False),
+        ("model.fit(tf.data.TFRecordDataset('f').map(parse).batch(32))", True),
+        ("model.fit(tf.data.TFRecordDataset('f').map(parse).batch(32, drop_remainder=True))", False),
+        ("model.fit(tf.data.TFRecordDataset('f').map(parse).batch(32, True), steps_per_epoch=n)", False),
+        ("model.fit(tf.data.TFRecordDataset('f').map(parse).batch(32, drop_remainder=drop))", True),
+        ("model.fit(keras.utils.image_dataset_from_directory('a'))", True),
+    ],
+)
+def test_what_is_said_of_a_smaller_last_batch(data: str, told: bool) -> None:
+    model = "model = keras.Sequential([keras.Input((4,)), L.Dense(1)])\n"
+    result = check.run(HEAD + model + COMPILE + data + "\n")
+    assert [("a smaller last batch" in a.message) for a in result.applied] == [told]
+
+
+@pytest.mark.parametrize(
     "text",
     [
         MODEL + 'model.compile("adam", "mse", jit_compile=False)\n' + FIT,
         MODEL + 'model.compile("adam", "mse", jit_compile=True)\n' + FIT,
-        MODEL + COMPILE + "model.train_on_batch(x, y)\n",
+        MODEL + COMPILE + "model.predict_on_batch(x)\n",
         MODEL + COMPILE + "model.evaluate(x, y)\n",
         'import re\nre.compile("x")\nthing.engine.compile("y")\nthing.engine.fit(x)\n',
     ],
