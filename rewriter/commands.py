@@ -6,8 +6,9 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -140,6 +141,12 @@ def rewrite(
     format: Format = "text",
     jobs: Jobs = None,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No report, only errors.")] = False,
+    validate: Annotated[
+        bool, typer.Option("--validate", help="Train the first script before and after; write nothing that fails.")
+    ] = False,
+    script_args: Annotated[
+        str, typer.Option(metavar="'ARGS'", show_default=False, help="For the script, with --validate.")
+    ] = "",
 ) -> None:
     """Write faster scripts, and explain every change and every refusal.
 
@@ -155,7 +162,10 @@ def rewrite(
         raise typer.BadParameter("only one script can go to standard output", param_hint="-o")
     to_stdout = output == "-" or (stdin and output is None and not diff)
     out = None if output == "-" else output
-    data, reports = _rewritten(paths, _asked(level, select, ignore, amp_dtype, target), python, jobs, out)
+    asked = _asked(level, select, ignore, amp_dtype, target)
+    data, reports = _rewritten(paths, asked, python, jobs, out)
+    if validate and any(one.status == "changed" for one in reports):
+        _must_train_the_same(paths[0], reports, script_args, python, level or 2)
     if out is not None:
         _write(data, reports, _places(paths, list(data), out))
     elif in_place:
@@ -215,6 +225,172 @@ def check(
     if format == "text":
         _emit(report.check_lines(reports))
     _finish(reports, "check", format, quiet=quiet, error=format == "text")
+
+
+Runs = Annotated[int, typer.Option("--pairs", min=0, metavar="N", help="Runs of each script for the speed; 0: none.")]
+Budget = Annotated[
+    float, typer.Option(min=0.1, metavar="SECONDS", help="How long a run trains about, after its first step.")
+]
+Steps = Annotated[int, typer.Option(min=0, metavar="N", help="Training steps of a run, instead of --budget.")]
+Timeout = Annotated[float, typer.Option(min=1, metavar="SECONDS", help="A run that takes longer is ended.")]
+Page = Annotated[
+    Path | None, typer.Option("--report", metavar="OUT.html", show_default=False, help="Write the report as a page.")
+]
+Synthetic = Annotated[
+    bool, typer.Option("--synthetic-data", help="Made-up data in place of the well-known sets that are downloaded.")
+]
+Keep = Annotated[bool, typer.Option("--keep", help="Keep what the runs write, and say where.")]
+Isolation = Annotated[
+    str,
+    typer.Option(metavar="auto|namespace|copy", help="How the runs are kept from changing files: see `README.md`."),
+]
+
+
+@app.command()
+def validate(
+    original: Annotated[Path, typer.Argument(metavar="ORIGINAL", show_default=False)],
+    rewritten: Annotated[Path, typer.Argument(metavar="REWRITTEN", show_default=False)],
+    script_args: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- ARGS...]", show_default=False, help="For both scripts."),
+    ] = None,
+    level: Level = None,
+    budget: Budget = 15.0,
+    steps: Steps = 0,
+    pairs: Runs = 5,
+    seeds: Annotated[int, typer.Option(min=2, metavar="N", help="Seeds whose loss curves are compared.")] = 3,
+    np: Annotated[int, typer.Option(min=1, metavar="N", help="Ranks of the rewritten script (horovodrun).")] = 1,
+    timeout: Timeout = 900.0,
+    synthetic_data: Synthetic = False,
+    isolation: Isolation = "auto",
+    keep: Keep = False,
+    python: Python = None,
+    format: Format = "text",
+    report: Page = None,
+) -> None:
+    """Train both scripts side by side: the same training, and how much faster?
+
+    Exit codes: 0 same training and not slower, 1 regression, 2 could not be run.
+    """
+    from .runner import commands as runner
+    from .runner.validate import Conditions
+
+    _check_format(format)
+    _check_scripts(original, rewritten)
+    with runner.told():
+        runner.validate(
+            original,
+            rewritten,
+            script_args or [],
+            Conditions(
+                runner.interpreter(python),
+                budget,
+                steps,
+                timeout,
+                _isolation(isolation),
+                keep,
+                synthetic_data,
+                np,
+            ),
+            level=level or 2,
+            seeds=seeds,
+            pairs=pairs,
+            format=format,
+            page=report,
+        )
+
+
+@app.command()
+def tune(
+    script: Annotated[Path, typer.Argument(metavar="SCRIPT", show_default=False)],
+    script_args: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- ARGS...]", show_default=False, help="For the script.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="OUT", show_default=False)] = None,
+    level: Level = None,
+    select: Select = None,
+    ignore: Ignore = None,
+    amp_dtype: AmpDtype = None,
+    budget: Annotated[float, typer.Option(min=0.5, metavar="MINUTES", help="For everything that is measured.")] = 15.0,
+    run_seconds: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="How long a run trains about.")] = 6.0,
+    steps: Steps = 0,
+    timeout: Timeout = 900.0,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on where an interrupted tuning was.")] = False,
+    synthetic_data: Synthetic = False,
+    isolation: Isolation = "auto",
+    python: Python = None,
+    format: Format = "text",
+    report: Page = None,
+) -> None:
+    """Measure every optimization on this machine, and keep those that pay.
+
+    Exit codes: 0 done, 2 the script could not be run.
+    """
+    from .runner import commands as runner
+    from .runner.validate import Conditions
+
+    _check_format(format)
+    _check_scripts(script)
+    if output is None:
+        raise typer.BadParameter("name the file to write", param_hint="-o")
+    interpreter = runner.interpreter(python)
+    asked = _asked(level, select, ignore, amp_dtype, None)
+
+    def rewrite_with(names: tuple[str, ...] | None) -> tuple[bytes, tuple[str, ...]]:
+        wanted = asked if names is None else replace(asked, select=frozenset(names), ignore=frozenset())
+        _, (found,) = _rewritten([script], wanted, interpreter, 1)
+        if found.error:
+            _fail(str(found.error))
+        return found.after, tuple(dict.fromkeys(change.codemod for change in found.applied))
+
+    with runner.told():
+        runner.tune(
+            script,
+            script_args or [],
+            rewrite_with,
+            Conditions(interpreter, run_seconds, steps, timeout, _isolation(isolation), synthetic=synthetic_data),
+            level=level or 2,
+            budget=budget,
+            out=output,
+            resume=resume,
+            format=format,
+            page=report,
+        )
+
+
+def _must_train_the_same(
+    path: Path, reports: Sequence[FileReport], script_args: str, python: str | None, level: int
+) -> None:
+    """Nothing is written where the rewritten files do not pass. Raises `typer.Exit` then."""
+    import shlex
+
+    from .runner import commands as runner
+    from .runner.validate import Conditions, Script, absolute
+
+    if not path.is_file():
+        raise typer.BadParameter("name the script that trains first, then the files it needs", param_hint="--validate")
+    script, args = absolute(path), tuple(shlex.split(script_args))
+    files = {absolute(one.path): one.after for one in reports if one.status == "changed"}
+    with runner.told():
+        result = runner.run(
+            Script(script, args), Script(script, args, files), Conditions(runner.interpreter(python)), level=level
+        )
+        runner.show(result, stderr=True)
+    if result.exit_code:
+        _emit("nothing was written\n", error=True)
+        raise typer.Exit(result.exit_code)
+
+
+def _check_scripts(*paths: Path) -> None:
+    for path in paths:
+        if not path.is_file():
+            raise typer.BadParameter(f"{path} is not a file")
+
+
+def _isolation(name: str) -> Any:
+    if name not in ("auto", "namespace", "copy"):
+        raise typer.BadParameter(f"must be auto, namespace or copy, not {name!r}", param_hint="--isolation")
+    return name
 
 
 @app.command("list")

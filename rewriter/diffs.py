@@ -114,7 +114,7 @@ class Diff:
             return b""
         name = _quoted(path)
         parts = [b"--- " + name + b"\n", b"+++ " + name + b"\n"]
-        for hunk in self._hunks(context):
+        for hunk in self.hunks(context):
             first, last = hunk[0], hunk[-1]
             a, b = max(first.start - context, 0), min(last.end + context, len(self.before))
             c, d = first.new - (first.start - a), last.new_end + (b - last.end)
@@ -128,7 +128,7 @@ class Diff:
             parts += [_line(b" ", line) for line in self.before[at:b]]
         return b"".join(parts)
 
-    def _hunks(self, context: int) -> list[list[Place]]:
+    def hunks(self, context: int) -> list[list[Place]]:
         hunks = [[self.places[0]]]
         for previous, place in pairwise(self.places):
             if place.start - previous.end <= 2 * context:

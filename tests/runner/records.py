@@ -21,7 +21,7 @@ def run(
     execution: int = 1,  # steps per execution
     kind: str = "batch",
     optimizer: Mapping[str, Any] = ADAM,
-    policies: tuple[str, ...] = (),
+    policy: str = "float32",
     compute: tuple[str, ...] = ("float32",),
     data: Sequence[Data] = (),
     logs: Sequence[Mapping[str, float]] = (),
@@ -33,22 +33,26 @@ def run(
     per_epoch = per_epoch or len(losses)
     records = []
     for rank in range(size):
-        record = Record(rank=rank, size=size, policies=policies, data=list(data))
+        record = Record(rank=rank, size=size, data=list(data))
         for loop in range(loops):
-            record.loops.append(Loop(loop, "fit", kind, 0.0, optimizer, compute=compute, steps_per_execution=execution))
+            record.loops.append(Loop(loop, "fit", kind, 0.0, optimizer, policy, compute, steps_per_execution=execution))
             for epoch, begin in enumerate(range(0, len(losses), per_epoch)):
                 own = losses[begin : begin + per_epoch]
+                means = running_means(own) if kind == "mean" else own
                 for first in range(0, len(own), execution):
                     end = min(first + execution, len(own))
-                    seen = own[:end]
-                    known = None not in seen[-1:]
-                    loss = (float(np.mean(seen)) if kind == "mean" else seen[-1]) if known else None
-                    steps = end - first
+                    steps, loss = end - first, means[end - 1]
                     record.steps.append(Step(loop, epoch, 0.01 * (begin + end), steps, steps * batch, loss))
                 extra = logs[epoch] if epoch < len(logs) else {}
+                if len(own) < per_epoch or (ending != "finished" and begin + per_epoch >= len(losses)):
+                    continue  # it did not come to its end
                 record.epochs.append(Epoch(loop, epoch, 0.01 * (begin + len(own)), len(own), len(own) * batch, extra))
         records.append(record)
     return Run(ending, 0, 1.0, records, seed=seed)
+
+
+def running_means(losses: Sequence[float | None]) -> list[float]:
+    return (np.cumsum(losses) / np.arange(1, len(losses) + 1)).tolist()
 
 
 def seen(

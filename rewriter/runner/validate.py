@@ -1,0 +1,255 @@
+"""Which runs a verdict needs, and the verdict: same training? how much faster?"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from . import parity, process, speed
+from .record import Run
+from .sandbox import Isolation
+
+#: Folders below a script's folder that hold no modules of its own.
+FOREIGN = frozenset({".git", ".venv", "venv", "node_modules", "site-packages", "__pycache__"})
+SYNTHETIC = Path(__file__).with_name("synthetic.py")
+
+#: Told what runs next: a text, and how many of how many runs are done.
+Progress = Callable[[str, int, int], None]
+
+Mode = Literal["parity", "speed"]
+
+
+@dataclass(frozen=True)
+class Script:
+    """What is run: `path` with `args`, and `files` that it sees in place of what is there."""
+
+    path: Path
+    args: tuple[str, ...] = ()
+    files: Mapping[Path, bytes] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """How scripts are run. budget: seconds of training that a run lasts about; steps: exactly so many instead."""
+
+    python: str
+    budget: float = 15.0
+    steps: int = 0
+    timeout: float = 900.0
+    isolation: Isolation = "auto"
+    keep: bool = False
+    synthetic: bool = False
+    ranks: int = 1  # of the rewritten script, started by horovodrun
+
+    def run(self, script: Script, mode: Mode, *, ranks: int = 1, seed: int = 0, samples: int = 0,
+            steps: int = 0, unseeded: bool = False) -> Run:  # fmt: skip
+        """One run, to `samples` seen or `steps` made where given, else for the budget."""
+        config: dict[str, Any] = {"mode": mode, "samples": samples, "steps": steps, "unseeded": unseeded}
+        if not samples and not steps:
+            config["seconds"] = self.budget
+        if self.synthetic:
+            config["synthetic"] = str(SYNTHETIC)
+        launcher: tuple[str, ...] = ()
+        if ranks > 1:
+            launcher = (str(Path(self.python).with_name("horovodrun")), "-np", str(ranks), "--gloo")
+        return process.run(
+            self.python,
+            script.path,
+            script.args,
+            cwd=script.path.parent,
+            config=config,
+            timeout=self.timeout,
+            isolation=self.isolation,
+            overlay_files=script.files,
+            keep=self.keep,
+            seed=seed,
+            launcher=launcher,
+            env=environment(),
+        )
+
+
+@dataclass
+class Validation:
+    """The verdict on a pair of scripts, with the runs that it rests on."""
+
+    original: Path
+    rewritten: Path
+    level: int
+    parity: parity.Parity | None = None
+    speed: speed.SpeedUp | None = None
+    trained: tuple[list[Run], list[Run]] = field(default_factory=lambda: ([], []))  # losses and data recorded
+    timed: tuple[list[Run], list[Run]] = field(default_factory=lambda: ([], []))
+    unseeded: tuple[list[Run], list[Run]] = field(default_factory=lambda: ([], []))  # does the data vary?
+    failure: str = ""  # why there is no verdict
+
+    @property
+    def verdict(self) -> Literal["pass", "regression", "not run"]:
+        if self.failure:
+            return "not run"
+        slower = self.speed is not None and self.speed.answer == "slower"
+        return "pass" if self.parity and self.parity.same and not slower else "regression"
+
+    @property
+    def exit_code(self) -> int:
+        return {"pass": 0, "regression": 1, "not run": 2}[self.verdict]
+
+    @property
+    def runs(self) -> list[Run]:
+        return [run for pair in (self.trained, self.unseeded, self.timed) for side in pair for run in side]
+
+
+def validate(
+    original: Script,
+    rewritten: Script,
+    conditions: Conditions,
+    level: int = 2,
+    *,
+    seeds: int = 3,
+    pairs: int = 5,
+    progress: Progress = lambda text, done, total: None,
+    run: Callable[..., Run] | None = None,
+) -> Validation:
+    """Train both, each run in a fresh process, in turn. pairs=0 leaves the speed out.
+
+    run: in place of `conditions.run`.
+    """
+    run = run or conditions.run
+    result = Validation(original.path, rewritten.path, level)
+    seeds = 1 if level == 1 and conditions.ranks == 1 else max(2, seeds)
+    total = 2 * (seeds + 1 + pairs)
+
+    def tell(text: str) -> None:
+        progress(text, len(result.runs), total)
+
+    trained, changed = result.trained
+    tell(f"{original.path.name}: how far it trains")
+    first = run(original, "parity", steps=conditions.steps)
+    trained.append(first)
+    if reason := why_not_trained(first):
+        result.failure = f"{original.path.name} {reason}"
+        return result
+    amount = reach(first)
+
+    def train(which: Script, into: list[Run], seed: int, **further: bool) -> None:
+        tell(f"{which.path.name}: losses, {'no seed' if further else f'seed {seed}'}")
+        ranks = conditions.ranks if which is rewritten else 1
+        into.append(run(which, "parity", ranks=ranks, seed=seed, **amount, **further))
+
+    train(rewritten, changed, 0)
+    for seed in range(1, seeds):
+        train(original, trained, seed)
+        train(rewritten, changed, seed)
+    if not any(record.seeded for record in first.records) and epochs(first) > 1:
+        train(original, result.unseeded[0], 0, unseeded=True)
+        train(rewritten, result.unseeded[1], 0, unseeded=True)
+    else:
+        total -= 2
+    result.parity = parity.compare(trained, changed, level, result.unseeded)
+    if not result.parity.same and seeds == 1 and not why_not_trained(changed[0]):
+        # does the original repeat itself, and how far apart are its own seeds?
+        train(original, trained, 0)
+        for seed in (1, 2):
+            train(original, trained, seed)
+            train(rewritten, changed, seed)
+        total = len(result.runs) + 2 * pairs
+        result.parity = parity.compare(trained, changed, level, result.unseeded)
+    if why_not_trained(changed[0]):
+        return result
+    time_both(original, rewritten, conditions, pairs, tell, result.timed)
+    if pairs:
+        result.speed = speed.compare(*result.timed)
+    return result
+
+
+def time_both(
+    original: Script,
+    rewritten: Script,
+    conditions: Conditions,
+    pairs: int,
+    tell: Callable[[str], None],
+    into: tuple[list[Run], list[Run]],
+) -> None:
+    """Runs for speed, interleaved A B B A, all over the same samples."""
+    amount: dict[str, Any] = {"steps": conditions.steps} if conditions.steps else {}
+    for pair in range(pairs):
+        for side in (0, 1) if pair % 2 == 0 else (1, 0):
+            script = (original, rewritten)[side]
+            tell(f"{script.path.name}: speed, run {pair + 1} of {pairs}")
+            ranks = conditions.ranks if side else 1
+            into[side].append(conditions.run(script, "speed", ranks=ranks, **amount))
+            amount = reach(into[0][0])
+
+
+def reach(run: Run) -> dict[str, Any]:
+    """How far a run came: what others are stopped at."""
+    steps = [step for record in run.records for step in record.steps]
+    if all(step.samples for step in steps):
+        return {"samples": sum(step.samples for step in steps)}
+    return {"steps": sum(step.steps for step in steps) // max(len(run.records), 1)}
+
+
+def epochs(run: Run) -> int:
+    """How many epochs of its longest loop a run has come to the end of."""
+    ended = Counter(epoch.loop for record in run.records[:1] for epoch in record.epochs)
+    return max(ended.values(), default=0)
+
+
+def why_not_trained(run: Run) -> str:
+    """What stood in the way of training, as the end of a sentence about the script; empty where it trained."""
+    trouble = next((t for record in run.records for t in record.troubles), "")
+    last = next((line for line in reversed(run.stderr.splitlines()) if line.strip()), "")
+    if missing := process.missing_data(run):
+        return f"needs data that is not there: {missing}"
+    if run.ending == "timeout":
+        return f"did not come to its end within {run.seconds:.0f} s"
+    if run.ending in ("crashed", "killed", "interrupted", "out-of-memory", "exit"):
+        how = {
+            "crashed": "crashed",
+            "killed": f"was killed by signal {-run.exit_code}",
+            "interrupted": "was interrupted",
+            "out-of-memory": "ran out of memory",
+            "exit": f"ended with exit code {run.exit_code}",
+        }[run.ending]
+        return f"{how}: {last}" if last else how
+    if not any(record.steps for record in run.records):
+        return f"never trained a step that could be seen{f' ({trouble})' if trouble else ''}"
+    return ""
+
+
+def environment() -> dict[str, str]:
+    """The user's, with deterministic hashing and without buffering."""
+    return {**os.environ, "PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def absolute(path: Path) -> Path:
+    """Without `..`; links are not followed: a script may look for its data beside the link."""
+    return Path(os.path.abspath(path))
+
+
+def pair(original: Path, rewritten: Path, args: Sequence[str]) -> tuple[Script, Script]:
+    """Both scripts as they are to be run: a rewrite that stands elsewhere is laid over the original's folder.
+
+    So both find the same modules and data. Modules beside the rewrite that the original has too are laid over as well.
+    """
+    original, rewritten = absolute(original), absolute(rewritten)
+    before = Script(original, tuple(args))
+    home, other = original.parent, rewritten.parent
+    if home == other:
+        return before, replace(before, path=rewritten)
+    files = {}
+    for folder, names, entries in os.walk(other):
+        names[:] = [n for n in names if n not in FOREIGN and not n.startswith(".")]
+        if Path(folder) == home:
+            names[:] = []
+            continue
+        for name in entries:
+            place = home / Path(folder, name).relative_to(other)
+            if name.endswith(".py") and place.exists():
+                files[place] = Path(folder, name).read_bytes()
+    place = home / rewritten.name
+    files[place] = rewritten.read_bytes()
+    return before, Script(place, tuple(args), files)

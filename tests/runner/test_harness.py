@@ -1,0 +1,269 @@
+"""The harness around scripts of every idiom: what it counts is what was trained."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from rewriter.runner.process import HARNESS
+from rewriter.runner.record import Record
+from tests.envs import run_script, tf_env
+
+pytestmark = pytest.mark.tf
+
+DATA = """
+import numpy as np
+import tensorflow as tf
+rng = np.random.RandomState(0)
+x = rng.rand(100, 4).astype('float32')
+y = x.sum(1, keepdims=True)
+"""
+MODEL = """
+model = tf.keras.Sequential([tf.keras.layers.Dense(8, activation='relu'), tf.keras.layers.Dense(1)])
+model.compile(tf.keras.optimizers.Adam(0.01), 'mse')
+"""
+V1 = """
+tf = tf.compat.v1
+tf.disable_eager_execution()
+"""
+GRAPH = """
+features = tf.placeholder(tf.float32, [None, 4])
+labels = tf.placeholder(tf.float32, [None, 1])
+loss = tf.reduce_mean(tf.square(tf.layers.dense(features, 1) - labels))
+train = tf.train.AdamOptimizer(0.01).minimize(loss)
+"""
+
+
+def measure(env: str, folder: Path, script: str, mode: str = "parity", **config: object) -> Record:
+    """The record of one rank's run, which must not have met trouble."""
+    path, records = folder / "train.py", folder / "records"
+    path.write_text(textwrap.dedent(script))
+    records.mkdir(exist_ok=True)
+    file = records / "rank-0.jsonl"
+    file.unlink(missing_ok=True)
+    asked = {"script": str(path), "records": str(records), "mode": mode, **config}
+    (folder / "config.json").write_text(json.dumps(asked))
+    done = run_script(tf_env(env), HARNESS, str(folder / "config.json"), timeout=120, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    record = Record.read(file)
+    assert not record.troubles, record.troubles
+    return record
+
+
+FORMS = {
+    "fit": MODEL + "model.fit(x, y, batch_size=10, epochs=2, verbose=0)",
+    "dataset": MODEL + "model.fit(tf.data.Dataset.from_tensor_slices((x, y)).batch(10), epochs=2, verbose=0)",
+    "steps_per_execution": MODEL.replace("'mse'", "'mse', steps_per_execution=5")
+    + "model.fit(tf.data.Dataset.from_tensor_slices((x, y)).batch(10), epochs=2, verbose=0)",
+    "jit_compile": MODEL.replace("'mse'", "'mse', jit_compile=True") + "model.fit(x, y, batch_size=10, epochs=2)",
+    "run_eagerly": MODEL.replace("'mse'", "'mse', run_eagerly=True") + "model.fit(x, y, batch_size=10, epochs=2)",
+    "validation": MODEL + "model.fit(x, y, batch_size=10, epochs=2, validation_data=(x[:40], y[:40]), verbose=0)",
+    "callbacks": MODEL + "model.fit(x, y, 10, 2, 0, [tf.keras.callbacks.TerminateOnNaN()])",
+    "generator": MODEL
+    + """
+def batches():
+    while True:
+        for i in range(0, 100, 10):
+            yield x[i:i + 10], y[i:i + 10]
+model.fit(batches(), steps_per_epoch=10, epochs=2, verbose=0)
+""",
+    "train_step": """
+class Mine(tf.keras.Model):
+    def train_step(self, data):
+        a, b = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(self(a, training=True) - b))
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))
+        return {'loss': loss}
+inputs = tf.keras.Input((4,))
+model = Mine(inputs, tf.keras.layers.Dense(1)(inputs))
+model.compile('adam')
+model.fit(x, y, batch_size=10, epochs=2, verbose=0)
+""",
+    "train_on_batch": MODEL
+    + """
+for _ in range(2):
+    for i in range(0, 100, 10):
+        model.train_on_batch(x[i:i + 10], y[i:i + 10])
+""",
+}
+STEP = """
+optimizer = tf.keras.optimizers.Adam(0.01)
+def step(a, b):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.square(model(a, training=True) - b))
+    gradients = tape.gradient(loss, model.trainable_variables)
+    optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+"""
+RAW = """
+w = tf.Variable(tf.zeros([4, 1]))
+def step(a, b):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.square(a @ w - b))
+    w.assign_sub(0.1 * tape.gradient(loss, w))
+"""
+OVER_DATASET = """
+ds = tf.data.Dataset.from_tensor_slices((x, y)).batch(10)
+for _ in range(2):
+    for a, b in ds:
+        step(a, b)
+    for a, b in ds.take(2):
+        a + b
+"""
+OVER_SLICES = """
+for _ in range(2):
+    for i in range(0, 100, 10):
+        step(tf.constant(x[i:i + 10]), tf.constant(y[i:i + 10]))
+"""
+FUNCTION = "step = tf.function(step)\n"
+LOOPS = {
+    "eager": MODEL + STEP + OVER_DATASET,
+    "eager slices": MODEL + STEP + OVER_SLICES,
+    "function": MODEL + STEP + FUNCTION + OVER_DATASET,
+    "function slices": MODEL + STEP + FUNCTION + OVER_SLICES,
+    "jit": MODEL + STEP + "step = tf.function(step, jit_compile=True)\n" + OVER_DATASET,
+    "raw function": RAW + FUNCTION + OVER_DATASET,
+    "raw function slices": RAW + FUNCTION + OVER_SLICES,
+    "raw eager": RAW + OVER_DATASET,
+    "loop inside": MODEL
+    + STEP
+    + """
+ds = tf.data.Dataset.from_tensor_slices((x, y)).batch(10)
+@tf.function
+def epoch():
+    for a, b in ds:
+        step(a, b)
+epoch()
+epoch()
+""",
+    "penalty": MODEL
+    + """
+optimizer = tf.keras.optimizers.Adam(0.01)
+def step(a, b):
+    with tf.GradientTape() as tape:
+        with tf.GradientTape() as inner:
+            inner.watch(a)
+            out = model(a)
+        slope = inner.gradient(out, a)
+        loss = tf.reduce_mean(tf.square(out - b)) + tf.reduce_mean(tf.square(slope))
+    gradients = tape.gradient(loss, model.trainable_variables)
+    optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+"""
+    + OVER_DATASET,
+}
+FEED = """
+    for i in range(0, 100, 10):
+        session.run(train, {features: x[i:i + 10], labels: y[i:i + 10]})
+    session.run(loss, {features: x, labels: y})
+"""
+SESSIONS = {
+    "feed_dict": V1
+    + GRAPH
+    + "with tf.Session() as session:\n    session.run(tf.global_variables_initializer())"
+    + FEED
+    + FEED,
+    "iterator": V1
+    + GRAPH.replace(
+        "features = tf.placeholder(tf.float32, [None, 4])\nlabels = tf.placeholder(tf.float32, [None, 1])",
+        "dataset = tf.data.Dataset.from_tensor_slices((x, y)).repeat(2).batch(10)\n"
+        "features, labels = tf.data.make_one_shot_iterator(dataset).get_next()",
+    )
+    + """
+with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    for _ in range(20):
+        session.run([train, loss])
+""",
+    "monitored": V1
+    + "tf.train.get_or_create_global_step()\n"
+    + GRAPH.replace("minimize(loss)", "minimize(loss, tf.train.get_global_step())")
+    + """
+with tf.train.MonitoredTrainingSession(hooks=[tf.train.StopAtStepHook(20)]) as session:
+    i = 0
+    while not session.should_stop():
+        session.run(train, feed_dict={features: x[i:i + 10], labels: y[i:i + 10]})
+        i = (i + 10) % 100
+""",
+    "estimator": """
+tf = tf.compat.v1
+def model_fn(features, labels, mode):
+    loss = tf.reduce_mean(tf.square(tf.layers.dense(features, 1) - labels))
+    train = tf.train.AdamOptimizer(0.01).minimize(loss, tf.train.get_global_step())
+    return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train)
+def input_fn():
+    return tf.data.Dataset.from_tensor_slices((x, y)).repeat().batch(10)
+tf.estimator.Estimator(model_fn, 'checkpoints').train(input_fn, steps=20)
+""",
+}
+
+
+def totals(record: Record) -> tuple[int, int]:
+    return sum(step.steps for step in record.steps), record.samples
+
+
+def summed(record: Record, part: str = "train") -> list[tuple[float, ...]]:
+    return [entry.sums for entry in record.data if entry.part == part]
+
+
+def in_modes(forms: dict[str, str], timed: str) -> pytest.MarkDecorator:
+    """All forms in parity runs, which see everything, and some as they are timed."""
+    cases = [(form, "parity") for form in forms] + [(form, "speed") for form in timed.split(", ")]
+    return pytest.mark.parametrize(("form", "mode"), cases)
+
+
+@in_modes(FORMS, "dataset, steps_per_execution")
+@pytest.mark.parametrize("env", ["tf215", "tf221"])
+def test_keras(env: str, form: str, mode: str, tmp_path: Path) -> None:
+    record = measure(env, tmp_path, DATA + FORMS[form], mode)
+    assert totals(record) == (20, 200)
+    assert record.reason == "finished"
+    kinds = {loop.kind for loop in record.loops}
+    assert kinds == {"train_on_batch" if form == "train_on_batch" else "fit"}
+    if mode == "parity":
+        assert record.steps[-1].loss is not None
+        whole = sum(entry.samples for entry in record.data if entry.part == "train")
+        assert whole == 200
+    if form == "validation" and mode == "parity":
+        assert [e.samples for e in record.data if e.part == "test"] == [40, 40]
+        assert "val_loss" in record.epochs[0].logs
+
+
+@in_modes(LOOPS, "function, raw function slices, loop inside")
+@pytest.mark.parametrize("env", ["tf215", "tf221"])
+def test_loops(env: str, form: str, mode: str, tmp_path: Path) -> None:
+    record = measure(env, tmp_path, DATA + LOOPS[form], mode)
+    assert totals(record) == (20, 200)
+    if mode == "parity":
+        assert record.steps[-1].loss is not None
+        if form != "loop inside":
+            assert sum(entry.samples for entry in record.data) == 200
+
+
+@in_modes(SESSIONS, "iterator")
+@pytest.mark.parametrize("env", ["tf115", "tf215"])
+def test_sessions(env: str, form: str, mode: str, tmp_path: Path) -> None:
+    record = measure(env, tmp_path, DATA + SESSIONS[form], mode)
+    assert totals(record) == (20, 200)
+    if mode == "parity":
+        assert record.steps[-1].loss is not None
+        assert sum(entry.samples for entry in record.data) == 200
+
+
+@pytest.mark.parametrize("env", ["tf115", "tf215"])
+def test_keras_in_graph_mode(env: str, tmp_path: Path) -> None:
+    script = (
+        DATA + "tf.compat.v1.disable_v2_behavior()\n" + FORMS["fit"].replace("tf.keras.optimizers.Adam(0.01)", "'adam'")
+    )
+    record = measure(env, tmp_path, script)
+    assert totals(record) == (20, 200)
+    assert record.loops[0].loss == "batch"
+
+
+@pytest.mark.parametrize("env", ["tf115", "tf215"])
+def test_fit_generator(env: str, tmp_path: Path) -> None:
+    record = measure(env, tmp_path, DATA + FORMS["generator"].replace("model.fit(", "model.fit_generator("))
+    assert totals(record) == (20, 200)
