@@ -445,13 +445,23 @@ def _is_ours(owner: Script, name: str) -> bool:
     )
 
 
+def _uses(owner: Script, place: ast.expr) -> Iterator[ast.expr]:
+    """Every optimizer of a file that may become LAMB: one class, above the first, is there for all of them."""
+    yield place
+    for training in trainings(owner):
+        optimizer = training.compile.arguments.get("optimizer")
+        if optimizer is not None and training.script is owner:
+            yield optimizer
+            yield from (v.node for v in owner.values(optimizer) if v.script is owner and isinstance(v.node, ast.expr))
+
+
 def _definition(owner: Script, place: ast.expr, snippet: str, name: str) -> Edit:
     """The class, below the imports or above the first top-level statement that may need it."""
     text = _snippet(snippet)
     if name != "LAMB":
         text = text.replace("class LAMB(", f"class {name}(")
     body = owner.tree.body
-    first = outermost(owner, place, owner.tree)
+    first = min((outermost(owner, use, owner.tree) for use in _uses(owner, place)), key=lambda s: s.lineno)
     imports = [s for s in body if isinstance(s, ast.Import | ast.ImportFrom) and s.lineno < first.lineno]
     top = [
         outermost(owner, s, owner.tree)

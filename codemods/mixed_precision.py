@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import io
-import tokenize
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -30,11 +28,11 @@ from rewriter.low_precision import (
 )
 from rewriter.models import Structure, activation_of, is_output, is_passive, is_symbolic, models_in, structure
 from rewriter.placement import NoPlace, Place, Placement
-from rewriter.reach import Reach
+from rewriter.reach import reach_of
 from rewriter.scopes import FUNCTIONS
 from rewriter.script import Script, Site
 from rewriter.spelling import tensorflow_imports
-from rewriter.training import checks_numerics, distribution, graph_mode
+from rewriter.training import checks_numerics, distribution, graph_mode, left_behind
 from rewriter.values import Value
 
 _TRAIN = ("fit", "fit_generator", "train_on_batch")
@@ -52,10 +50,11 @@ def mixed_precision(script: Script) -> Iterator[Finding]:
     one that computes (`Flatten`, `Reshape`, `Lambda`, ...) are set together with it, and so are layers that do
     not work in 16 bits (`Normalization`, `UnitNormalization`, Keras 3's `activity_regularizer`). An `Input` of
     word or item numbers that an own layer looks up is given `dtype="int32"`: as floats they would be rounded.
-    Not applied: the output layers cannot be found; the model's own code mixes float32 tensors (`tf.constant`,
-    `tf.random.normal`, casts) with what layers return; constants that float16 cannot hold (`1e-8`, `-1e9`);
-    `set_floatx` or explicit dtypes; layers that are called outside of models; own training loops and
-    `train_step`, which have to scale the loss; models that are loaded, or layers of other libraries.
+    Not applied: nothing but the output would multiply matrices in 16 bits; the output layers cannot be found; the
+    model's own code mixes float32 tensors (`tf.constant`, `tf.random.normal`, casts) with what layers return;
+    constants that float16 cannot hold (`1e-8`, `-1e9`); `set_floatx` or explicit dtypes; layers that are called
+    outside of models; own training loops and `train_step`, which have to scale the loss; models that are loaded, or
+    layers of other libraries.
     `--amp-dtype bfloat16` has the range of float32 and needs no loss scaling.
 
     Before:
@@ -107,6 +106,10 @@ _OUTPUTS = frozenset(
     "predict predict_on_batch predict_generator predict_classes predict_proba evaluate "
     "evaluate_generator test_on_batch call __call__ export".split()
 )
+#: Layers that multiply no matrices, beside those that `is_passive`: nothing is gained where only these are left.
+_IDLE = LOOKUPS | frozenset(
+    "BatchNormalization CategoryCrossing Embedding Input InputLayer LayerNormalization Normalization".split()
+)
 _WRAPPERS = frozenset({"layers.TimeDistributed", "layers.Bidirectional", "layers.RNN"})
 
 
@@ -119,7 +122,7 @@ class _Plan:
 
     def __post_init__(self) -> None:
         target = self.script.target
-        self.reach = Reach(self.script)
+        self.reach = reach_of(self.script)
         self.keras2, self.keras3 = target.keras != 3, target.keras != 2
         wanted = self.script.options.amp_dtype
         self.dtype = wanted or ("bfloat16" if target.cpu or target.ampere else "float16")
@@ -165,7 +168,7 @@ class _Plan:
         yield from self.refusals[:6]
 
     def _fix(self, place: Place) -> Fix:
-        quote = _quote(self.script)
+        quote = self.script.source.quote
         family = self._family()
         if self.script.target.since(2, 4):
             function = "mixed_precision.set_global_policy"
@@ -174,16 +177,16 @@ class _Plan:
         text = f"{{{family}.{function}}}({quote}mixed_{self.dtype}{quote})"
         edits: list[Edit] = [Insert(place.anchor, text, place.after, place.blank_lines)]
         for call, owner in self.pins.items():
-            q = _quote(owner)
+            q = owner.source.quote
             edits.append(SetKeyword(call, "dtype", f"{q}float32{q}"))
         for call, owner in self.integers.items():
-            q = _quote(owner)
+            q = owner.source.quote
             edits.append(SetKeyword(call, "dtype", f"{q}int32{q}"))
         message = f"layers compute in {self.dtype}; weights and outputs stay float32"
         return Fix(place.anchor, message, edits)
 
     def _is_imported(self) -> bool:
-        return any(self.script in Reach(s).scripts for s in self._others())
+        return any(self.script in reach_of(s).scripts for s in self._others())
 
     def _only_defines(self, node: ast.AST) -> Refusal:
         return Refusal(
@@ -285,7 +288,7 @@ class _Plan:
             ):
                 for value in self.script.values(call.func.value):
                     if value.kind == "object" and "." in value.name:
-                        self.refuse(self.script, call, f"the model cannot be followed: it is made by `{value.name}`")
+                        self._unfollowed(self.script, call, f"it is made by `{value.name}`")
                         return True
         return False
 
@@ -293,6 +296,12 @@ class _Plan:
 
     def _setting(self) -> None:
         target, script, here = self.script.target, self.script, self.here
+        for owner in self.reach.scripts:
+            for name in owner.all(ast.Constant):
+                if name.value in ("jax", "torch") and _is_backend(owner, name):
+                    self.refuse(owner, name, f"Keras runs on {name.value}, not on TensorFlow")
+        if self.refusals:
+            return
         unknown, give = "the TensorFlow version is not known", "give it with --target"
         if target.before(2, 1):
             self.refuse(script, here, "Keras before TensorFlow 2.1 has no precision policies")
@@ -304,6 +313,8 @@ class _Plan:
             self.refuse(script, here, "bfloat16 is not complete before TensorFlow 2.5")
         if why := graph_mode(script):
             self.refuse(script, here, why + ": a policy has no effect there")
+        if (old := left_behind(script)) and not target.before(2, 6):
+            self.refuse(script, here, f"models of {old}, an old copy of Keras, have a policy of their own")
         strategy, shown = distribution(script)
         if strategy == "horovod" and self.keras3 and self.float16:
             self.refuse(script, here, "Horovod does not know the loss scaling of Keras 3")
@@ -313,9 +324,9 @@ class _Plan:
             self._call(owner, call)
         for owner in self.reach.scripts:
             for call in owner.calls_into("tensorflow.lite", "tf2onnx", "tensorflowjs", "coremltools", "onnxmltools"):
-                self.refuse(
-                    owner, call, f"`{ast.unparse(call.func)}` converts the model, which 16-bit operations prevent"
-                )
+                if not owner.called(call).startswith("tensorflow.lite.Interpreter"):  # (it runs what is there)
+                    why = f"`{ast.unparse(call.func)}` converts the model, which 16-bit operations prevent"
+                    self.refuse(owner, call, why)
         if self.float16 and (watched := checks_numerics(script)):
             self.refuse(script, here, f"{watched}: it stops at the infinities that loss scaling makes and skips")
         for owner in self.reach.scripts:
@@ -328,8 +339,6 @@ class _Plan:
                     )
                 elif isinstance(text, ast.Constant) and text.value in ("KERAS_HOME", "KERAS_FLOATX"):
                     self.refuse(owner, text, f"{text.value} may choose another precision")
-                elif isinstance(text, ast.Constant) and text.value in ("jax", "torch") and _is_backend(owner, text):
-                    self.refuse(owner, text, f"Keras runs on {text.value}, not on TensorFlow")
             if self.float16:
                 self._optimizer_attributes(owner)
 
@@ -403,8 +412,8 @@ class _Plan:
             loaded = []
             for value in site.models:
                 if value.kind != "model":
-                    if not (value.kind == "constant" and value.literal is None):
-                        self._unfollowed(site, value)
+                    if value.kind in ("parameter", "unknown"):
+                        self._unfollowed(site.script, site.call, _why(value))
                 elif _is_loaded(value):
                     loaded.append(value)
                 else:
@@ -434,6 +443,17 @@ class _Plan:
         for built in self.trained:
             self._layers(built)
         self._alone()
+        if not self.refusals and not any(map(self._gains, self.trained)):
+            self.refuse(
+                self.script, self.here, "what is computed in 16 bits multiplies no matrices: nothing would be gained"
+            )
+
+    def _gains(self, built: Structure) -> bool:
+        """Is anything left that multiplies matrices in low precision, or may do so?"""
+        if built.code or any(not self._structure(m).layers for m in built.models):
+            return True
+        left = [v for v in built.layers if v.node not in self.pins]
+        return any(v.cls is not None or not (is_passive(v) or v.keras.removeprefix("layers.") in _IDLE) for v in left)
 
     def _keep(self, owner: Script, call: ast.Call) -> None:
         """Layers that stay in float32 by themselves, also outside of models."""
@@ -478,14 +498,9 @@ class _Plan:
                         f"`{ast.unparse(call.func)}` calls a layer outside of a model: it would return {self.dtype}",
                     )
 
-    def _unfollowed(self, site: Site, value: Value) -> None:
-        if value.kind == "parameter":
-            why = f"`{value.name}` is given by callers that are not seen"
-        elif value.kind == "unknown":
-            why = value.name
-        else:
-            return
-        self.refuse(site.script, site.call, f"the model cannot be followed: {why}")
+    def _unfollowed(self, script: Script, call: ast.Call, why: str) -> None:
+        model = call.func.value if isinstance(call.func, ast.Attribute) else call
+        self.refuse(script, call, f"which model `{script.text(model)}` is is not known: {why}")
 
     def _own_steps(self, built: Structure) -> None:
         for model in [built.model, *built.models]:
@@ -528,8 +543,8 @@ class _Plan:
         for model in others:
             if _is_loaded(model) or (model.cls is not None and model.cls.node in trained):
                 continue
-            use = self._used(model, seen)
-            if use is None:
+            place = self._used(model, seen)
+            if not place:
                 continue
             built = self._structure(model)
             for unseen in built.unseen:
@@ -537,27 +552,26 @@ class _Plan:
                     self.refuse(
                         unseen.script,
                         unseen.node,
-                        f"the outputs of another model that is used (line "
-                        f"{getattr(use, 'lineno', '?')}) cannot be found: {unseen.reason}",
+                        f"the outputs of another model that is used ({place}) cannot be found: {unseen.reason}",
                     )
             for tail in built.tails:
                 self._pin_tail(built, tail, whole=False)
 
-    def _used(self, model: Value, symbolic: set[ast.AST]) -> ast.AST | None:
+    def _used(self, model: Value, symbolic: set[ast.AST]) -> str:
         """Where the script uses what this model returns, other than inside another model."""
         assert model.script is not None and model.node is not None
         for owner, expr in model.script.flow(model.node):
             parent = owner.parents.get(expr)
             if isinstance(parent, ast.Attribute) and parent.attr in _OUTPUTS:
-                return parent
+                return owner.at(parent)
             if (
                 isinstance(parent, ast.Call)
                 and parent.func is expr
                 and parent not in symbolic
                 and self.reach.contains(owner, parent)
             ):
-                return parent
-        return None
+                return owner.at(parent)
+        return ""
 
     # -- float32 at the end ----------------------------------------------------------------------------------
 
@@ -569,7 +583,7 @@ class _Plan:
                 self.refuse(
                     value.script,
                     value.node,
-                    f"its output is made inside `{value.name.rpartition('.')[2]}`, out of reach",
+                    f"the output of the model is made inside `{value.name.rpartition('.')[2]}`, out of reach",
                     'end the model with Activation("linear", dtype="float32") by hand',
                 )
             elif value.kind == "layer" or _is_merge(value):
@@ -622,7 +636,8 @@ class _Plan:
                     if inner.kind == "layer":
                         self._pin(built, inner)
                     else:
-                        self.refuse(owner, argument, "the layer inside the output layer cannot be followed")
+                        what = f"which layer `{owner.text(argument)}` is that makes the output is not known"
+                        self.refuse(owner, argument, f"{what}: {_why(inner)}" if _why(inner) else what)
 
     def _pin_own(self, built: Structure, layer: Value, owner: Script, call: ast.Call) -> None:
         """An output layer whose class is the script's own."""
@@ -656,14 +671,14 @@ class _Plan:
         if arguments.open and not any(n in arguments for n in ("optimizer", "loss")):
             self.refuse(script, site.call, "the arguments of `compile` cannot all be seen")
         optimizer = arguments.get("optimizer")
-        for value in script.values(optimizer) if optimizer is not None and self.float16 else ():
+        for value in script.values(optimizer) if self.float16 else ():
             name = value.name.rpartition(".")[2]
             if value.kind == "optimizer" and value.cls is not None:
                 why = f"the optimizer `{value.name}` is the script's own: loss scaling may not work with it"
             elif value.kind == "tensor" or (value.kind == "object" and "." in value.name):
                 why = f"`{name}` is not one of Keras's optimizers: loss scaling may not work with it"
-            elif value.kind in ("unknown", "parameter"):
-                why = "the optimizer cannot be followed"
+            elif optimizer is not None and value.kind in ("unknown", "parameter"):
+                why = f"which optimizer `{script.text(optimizer)}` is is not known: {_why(value)}"
             else:
                 continue
             self.refuse(script, optimizer or site.call, why, "--amp-dtype bfloat16 needs no loss scaling")
@@ -755,12 +770,11 @@ class _Plan:
                 self.refuse(owner, call, f"the script sets a precision itself: `dtype={ast.unparse(given)}`")
         elif bound.open and (setting := next(settings(self.reach.scripts), None)):
             script, expr = setting
-            where = "" if script is owner else f"{script.path.name}:"
             self.refuse(
                 owner,
                 call,
                 "the script may set a precision itself: not all arguments can be seen, and there is "
-                f"`dtype={ast.unparse(expr)}` in line {where}{script.position(expr)[0]}",
+                f"`dtype={script.text(expr)}` ({script.at(expr)})",
             )
 
     def _registered(self, owner: Script, call: ast.Call, name: str) -> None:
@@ -987,6 +1001,13 @@ def _is_merge(value: Value) -> bool:
     return value.kind == "tensor" and path.startswith("layers.") and path[7:] in catalog.MERGE_FUNCTIONS
 
 
+def _why(value: Value) -> str:
+    """Why it is not known what something is."""
+    if value.kind == "parameter":
+        return f"`{value.name}` is given by callers that are not seen"
+    return value.name if value.kind == "unknown" else ""
+
+
 def _is_loaded(model: Value) -> bool:
     return (
         model.kind == "model"
@@ -1021,18 +1042,6 @@ def _looks_only_at_shape(script: Script, call: ast.Call) -> bool:
 def _is_backend(script: Script, text: ast.Constant) -> bool:
     """The value in `os.environ["KERAS_BACKEND"] = "jax"`."""
     return any(isinstance(n, ast.Constant) and n.value == "KERAS_BACKEND" for n in ast.walk(script.statement(text)))
-
-
-def _quote(script: Script) -> str:
-    """The quotes that most of a file's strings have."""
-    found = {'"': 0, "'": 0}
-    try:
-        for token in tokenize.generate_tokens(io.StringIO(script.source.text.lstrip("\ufeff"), newline="").readline):
-            if token.type == tokenize.STRING and not token.string.endswith(('"""', "'''")):
-                found[token.string[-1]] += 1
-    except (tokenize.TokenError, IndentationError):
-        pass
-    return "'" if found["'"] > found['"'] else '"'
 
 
 def _takes_layer(script: Script, expr: ast.AST | None) -> bool:

@@ -27,7 +27,7 @@ _REASON = re.compile(
 _ABOUT = re.compile(r"tf[ _-]?32|tensor[ _-]?float", re.IGNORECASE)
 
 
-@codemod(level=2, phase="precision", hardware="gpu")
+@codemod(level=2, phase="precision", hardware="GPU")
 def tf32(script: Script) -> Iterator[Finding]:
     """Leave TensorFloat-32 on, as it is by default.
 

@@ -27,7 +27,7 @@ from rewriter.training import (
 from rewriter.values import Value
 
 
-@codemod(level=2, phase="compile", hardware="gpu")
+@codemod(level=2, phase="compile", hardware="GPU")
 def xla(script: Script) -> Iterator[Finding]:
     """Compile the training step with XLA.
 
@@ -72,6 +72,8 @@ def xla(script: Script) -> Iterator[Finding]:
             continue
         node = training.node_in(script)
         if script.target.keras == 3:
+            if distribution(script)[0] or runs_eagerly(training) or other_backend(script):
+                continue  # TensorFlow does not compile then
             finding = _keras3(training, node, place)
             if finding is not None:
                 yield finding
@@ -109,8 +111,6 @@ def _no_use(script: Script) -> str:
 
 
 def _keras3(training: Training, node: ast.AST, place: ast.Call | str) -> Finding | None:
-    if distribution(training.script)[0] or runs_eagerly(training) or other_backend(training.script):
-        return None  # TensorFlow does not compile then
     reason = next((o.reason for o in _own_code(training) if o.certain), "") or next(
         (r for m in training.models for layer in structure(m).layers if (r := _fails_in_keras3(layer))), ""
     )
@@ -399,9 +399,13 @@ def _batches(run: Run, declared: bool) -> str:
             return f"the batches{where} come from Python code, where their shapes are not seen"
         return ""
     if run.data == "unknown" and run.purpose != "predict":
-        return f"the data{where} cannot be followed, so its shapes are not seen"
+        what = f" `{script.text(run.source)}`" if run.source is not None else ""
+        return f"the shapes of the data{what}{where} are not seen"
     if run.source is None:
         return ""
+    size = run.site.arguments.get("batch_size")
+    if size is not None and script.integer(size) is None and _measures(script, size):
+        return f"the batch size{where} may be another at every call: `{script.text(size)}`"
     for value in script.values(run.source):
         if value.kind in ("dataset", "tfds") and (reason := _dataset(value, declared)):
             return reason
@@ -413,6 +417,15 @@ def _batches(run: Run, declared: bool) -> str:
         ):
             return "neither the model nor the data tells the shape of the input"
     return ""
+
+
+def _measures(script: Script, size: ast.expr) -> bool:
+    """A batch size that is the length of the data at hand, as where a `fit` is given one batch of a replay memory."""
+    return any(
+        (isinstance(n, ast.Call) and script.called(n) == "builtins.len")
+        or (isinstance(n, ast.Attribute) and n.attr == "shape")
+        for n in ast.walk(size)
+    )
 
 
 def _dataset(dataset: Value, declared: bool) -> str:

@@ -74,7 +74,7 @@ def _keras_path(path: str) -> str:
     parts = path.split(".")
     if parts[0] == "engine" and len(parts) == 3:
         return _MOVED.get(f"engine.{parts[-1]}", path)
-    if parts[0] == "utils" and parts[-1] in ("Sequence", "PyDataset", "OrderedEnqueuer"):
+    if parts[0] == "utils" and parts[-1] in ("Sequence", "PyDataset", "OrderedEnqueuer", "to_categorical"):
         return f"utils.{parts[-1]}"
     if (
         parts[0] in ("layers", "optimizers", "callbacks", "losses", "metrics", "models")
@@ -210,7 +210,7 @@ _KINDS: tuple[tuple[re.Pattern[str], str], ...] = (
         "optimizer",
     ),
     (re.compile(r"optimizers\.(sgd|adam|rmsprop|adagrad|adadelta|adamax|nadam|get)$"), "optimizer"),
-    (re.compile(r"layers\.[A-Z]\w*$"), "layer"),
+    (re.compile(r"layers\.(?!InputSpec$)[A-Z]\w*$"), "layer"),
     (re.compile(r"callbacks\.(experimental\.)?[A-Z]\w*$"), "callback"),
     (re.compile(r"losses\.[A-Z]\w*$"), "loss"),
     (re.compile(r"metrics\.[A-Z]\w*$"), "metric"),

@@ -181,6 +181,12 @@ def _in_one_line(code: str) -> bool:
     return "\n" not in code and "\r" not in code
 
 
+def _shares_line(line: str, code: str, around: Sequence[cst.CSTNode]) -> bool:
+    """An argument of a call in several lines that is not alone on its line: spreading it would tear those apart."""
+    before, _, after = line.partition(code)
+    return any(isinstance(n, cst.Call) for n in around) and ("(" in before or bool(after.strip(" ,)]}")))
+
+
 def spread(
     module: cst.Module, source: Source, edits: Iterable[Edit], paths: dict[ast.AST, tuple[cst.CSTNode, ...]], step: str
 ) -> tuple[dict[int, Fold], set[int]]:
@@ -203,6 +209,8 @@ def spread(
                 ),
                 None,
             )
+            if target is not None and _shares_line(text, module.code_for_node(path[target]), path[start:target]):
+                continue
             if target is not None:
                 whole = isinstance(path[target - 1], _STATEMENTS)
                 found[id(path[target])] = Fold(module, indent, step, whole)

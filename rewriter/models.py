@@ -38,6 +38,8 @@ PASSIVE = frozenset(
 _NOT_TENSORS = frozenset({"training", "mask", "return_attention_scores", "use_causal_mask"})
 _MAX_PATHS = 64
 _MAX_TAIL = 200
+#: Tensors that are looked at on the way back from the outputs: residual connections double the ways at every one.
+_MAX_LOOKS = 5000
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
@@ -154,6 +156,7 @@ class _Reader:
 
     def __init__(self) -> None:
         self.done: dict[ast.AST, Structure] = {}
+        self.looks = 0
 
     def read(self, model: Value) -> Structure:
         key = model.node if model.node is not None else model.cls.node if model.cls else None
@@ -307,10 +310,15 @@ class _Reader:
     def _tails(
         self, built: Structure, script: Script, expr: ast.expr, above: tuple[ast.AST, ...]
     ) -> list[tuple[Value, ...]]:
-        found: list[tuple[Value, ...]] = []
+        found: dict[tuple[int, ...], tuple[Value, ...]] = {}
         for value in _tensors(script, expr):
-            found.extend(self._tail(built, value, script, expr, above))
-        return list({tuple(id(v) for v in t): t for t in found}.values())[:_MAX_PATHS]
+            self.looks += 1
+            if self.looks <= _MAX_LOOKS and len(found) <= _MAX_PATHS:
+                found |= {tuple(id(v) for v in t): t for t in self._tail(built, value, script, expr, above)}
+        if not above and (self.looks > _MAX_LOOKS or len(found) > _MAX_PATHS):
+            what = f"there are too many ways from layers to the output `{script.text(expr)}`"
+            built.unseen.append(Unseen(what, expr, script, True, False))
+        return list(found.values())
 
     def _tail(
         self, built: Structure, value: Value, script: Script, expr: ast.expr, above: tuple[ast.AST, ...]

@@ -12,6 +12,15 @@ from .source import children
 _Defined = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
+def reach_of(script: Script) -> Reach:
+    """The reach of a script, found once per project: it takes a walk through every file that it imports."""
+    facts, key = script.project.facts, f"reach of {script.path}"
+    found = facts.get(key)
+    if not isinstance(found, Reach):
+        found = facts[key] = Reach(script)
+    return found
+
+
 class Reach:
     """The functions, classes and modules that running `script` may use."""
 

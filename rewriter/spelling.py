@@ -44,7 +44,7 @@ def spell(script: Script, dotted: str, edit: Edit) -> tuple[str, list[Edit]]:
                 if (
                     name not in taken
                     and (known := _stands_for(script, name, bindings, dotted))
-                    and (scope is not own or all(_before(script, b, edit) for b in bindings))
+                    and (scope is not own or _is_bound(script, bindings, edit))
                 ):
                     full = dotted if catalog.in_module(dotted, known) else catalog.canonical(dotted)
                     candidates.append(name + full[len(known) :])
@@ -72,6 +72,12 @@ def _stands_for(script: Script, name: str, bindings: list[Binding], dotted: str)
             found.add(value.name if value.kind == "symbol" else "")
     symbol = found.pop() if len(found) == 1 else ""
     return symbol if symbol and catalog.in_module(dotted, symbol) else ""
+
+
+def _is_bound(script: Script, bindings: list[Binding], edit: Edit) -> bool:
+    """Whether one of the imports of a name, or else all that binds it, is executed before the place of the edit."""
+    imports = any(b.kind == "import" and _before(script, b, edit) for b in bindings)
+    return imports or all(_before(script, b, edit) for b in bindings)
 
 
 def _before(script: Script, binding: Binding, edit: Edit) -> bool:
@@ -105,12 +111,20 @@ def _added(script: Script, dotted: str, edit: Edit) -> tuple[str, list[Edit]]:
     else:
         statement, alias = wanted[root]
     name = alias
-    while script.mentions(name) or any(name in s.bindings for s in script.names.scopes.values()):
+    while not _is_free(script, name, root):
         name = f"_{name}" if name == alias else f"{name}_"
     if name != alias and "{}" not in statement:
         statement += " as {}"
     anchor = import_anchor(script, edit.node)
     return f"{name}.{rest}" if rest else name, [Insert(anchor, statement.format(name))]
+
+
+def _is_free(script: Script, name: str, root: str) -> bool:
+    """Whether a name may stand for this module: it is imported under it further down, or nothing has it."""
+    bound = [s.bindings[name] for s in script.names.scopes.values() if name in s.bindings]
+    if not bound:
+        return not script.mentions(name)
+    return all(b.kind == "import" and b.symbol == root for bindings in bound for b in bindings)
 
 
 def import_anchor(script: Script, node: ast.AST) -> ast.stmt:

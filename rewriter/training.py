@@ -130,8 +130,8 @@ class Training:
         """The call that takes `keyword=` for `Model.compile`; or why there is none; None where it is given."""
         if keyword in self.compile.arguments:
             return None
-        if keyword == "jit_compile" and (reason := left_behind(self.script)):
-            return reason
+        if keyword == "jit_compile" and (old := left_behind(self.script)):
+            return f"models of {old}, an old copy of Keras, take no `jit_compile`"
         if self.compile.arguments.open:
             return f"the arguments that `compile` is given through `*` or `**` may hold `{keyword}`"
         own = self.method("compile")
@@ -249,7 +249,10 @@ def _training(site: Site, models: list[Value], project: list[Script]) -> Trainin
     for model in site.models:
         if model.kind not in ("model", "constant"):
             why = f": {model.name}" if model.kind == "unknown" else ""
-            training.unseen.append(Use(site.call, site.script, f"which model is compiled is not known{why}"))
+            what = f" `{site.script.text(site.call.func.value)}`" if isinstance(site.call.func, ast.Attribute) else ""
+            training.unseen.append(
+                Use(site.call, site.script, f"which model{what} is that is compiled is not known{why}")
+            )
     for script in project:
         for use in script.sites(*FITS, *TESTS, *ON_BATCH):
             if not any(same(a, b) for a in use.models for b in models) or _apart(site, use):
@@ -310,7 +313,7 @@ def _is_super(script: Script, func: ast.expr) -> bool:
 
 #: Methods of a model that train or test it, or set up how it does.
 _OF_INTEREST = frozenset(("compile", *FITS, *TESTS, *ON_BATCH))
-_HARMLESS_BUILTINS = frozenset("print len str repr type id isinstance hasattr callable bool sum".split())
+_HARMLESS_BUILTINS = re.compile(r"print|len|str|repr|type|id|isinstance|hasattr|callable|bool|sum|\w*(Error|Exception)")
 #: Library functions, outside Keras and TensorFlow, that only look at a model.
 _HARMLESS = re.compile(
     r"numpy\.|math\.|os\.|json\.|pickle\.|joblib\.dump$|mlflow\.\w+\.log_model$|visualkeras\.|"
@@ -407,7 +410,7 @@ def _handed_to(script: Script, call: ast.Call) -> str:
                 if callee.name.startswith("builtins."):
                     if not hasattr(builtins, callee.name[9:]):
                         return reason
-                    if callee.name[9:] not in _HARMLESS_BUILTINS:
+                    if not _HARMLESS_BUILTINS.fullmatch(callee.name[9:]):
                         return f"`{name}` keeps the model, and what is done with it then is not followed"
                 elif _TRAINS.match(callee.name) or not (
                     callee.name.startswith("tensorflow.") or callee.keras or _HARMLESS.match(callee.name)
@@ -1192,15 +1195,18 @@ def graph_mode(script: Script) -> str:
     return ""
 
 
+#: Modules of the old copy whose functions work with any Keras.
+_NO_MODELS = re.compile(r"tensorflow\.python\.keras\.(utils|preprocessing|datasets|activations|initializers)\b")
+
+
 @_asked_once
 def left_behind(script: Script) -> str:
-    """Why a model may be of the Keras inside TensorFlow's own code, a copy that has not changed since 2.6."""
+    """Where the Keras inside TensorFlow's own code is imported, a copy that has not changed since 2.6."""
     for other in list(script.project.scripts.values()):
         for scope in other.names.scopes.values():
             for binding in [b for found in scope.bindings.values() for b in found]:
-                if binding.symbol.startswith("tensorflow.python.keras"):
-                    where = f"`tensorflow.python.keras` ({other.at(other.statement(binding.node))})"
-                    return f"models of {where}, an old copy of Keras, take no `jit_compile`"
+                if binding.symbol.startswith("tensorflow.python.keras") and not _NO_MODELS.match(binding.symbol):
+                    return f"`tensorflow.python.keras` ({other.at(other.statement(binding.node))})"
     return ""
 
 

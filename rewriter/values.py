@@ -350,7 +350,7 @@ class Evaluator:
             if assigned:
                 return self._assigned(assigned, attr, node)
         if base.kind == "array" and attr == "T":
-            return (replace(base, node=node, length=None),)
+            return (replace(base, node=node, script=self.script, length=None),)
         return (Value("method", node, self.script, attr, base=base),)
 
     def _assigned(self, places: list[tuple[Script, ast.expr]], attr: str, node: ast.AST) -> list[Value]:
@@ -422,7 +422,7 @@ class Evaluator:
         if base.kind == "sequence" and isinstance(node.slice, ast.Slice):
             return (Value("object", node, self.script, "list"),)
         if base.kind == "array":
-            return (replace(base, node=node, length=self._sliced_length(base.length, node.slice)),)
+            return (replace(base, node=node, script=self.script, length=self._sliced_length(base.length, node.slice)),)
         if base.kind == "method" and base.name == "shape" and index == 0:
             return self.element(base, index)
         if base.kind == "tensor":
@@ -636,7 +636,7 @@ class Evaluator:
                 if base.name in _NUMPY_DRAWS:
                     return (self._numpy(f"random.{attr}", node),)
                 if attr in _KEEP_LENGTH:
-                    return (replace(base, node=node),)
+                    return (replace(base, node=node, script=self.script),)
                 if attr == "reshape" and node.args:
                     shape = node.args[0].elts if isinstance(node.args[0], ast.Tuple | ast.List) else node.args
                     first = self.script.integer(shape[0]) if shape else None

@@ -102,7 +102,7 @@ class TestCommands:
         assert counts[1] == counts[2]
 
     def test_amp_dtype(self, tmp_path: Path) -> None:
-        tree(tmp_path, a=SCRIPT)
+        tree(tmp_path, a=SCRIPT.replace(b"([", b"([tf.keras.layers.Dense(8), "))
         run = ["diff", "a.py", "--target", "tf2.15", "--select", "mixed-precision"]
         assert b"mixed_bfloat16" in tfboost(*run, "--amp-dtype", "bfloat16", cwd=tmp_path).stdout
         assert b"mixed_float16" in tfboost(*run, cwd=tmp_path).stdout

@@ -221,6 +221,20 @@ def test_levels_and_selection(only) -> None:  # type: ignore[no-untyped-def]
     assert [a.codemod for a in run(text, level=1, select="high")["a.py"].applied] == ["high"]
 
 
+def test_an_argument_that_shares_its_line_is_not_spread(only) -> None:  # type: ignore[no-untyped-def]
+    def more(call: ast.Call) -> list[Edit]:
+        return [] if call.keywords else [SetKeyword(call, "a", "'" + 94 * "a" + "'")]
+
+    only(making("name", more))
+    for before, shared in (
+        ("g(f(0), c=1,\n  d=2)\n", True),
+        ("g(c=1, e=f(0),\n  d=2)\n", True),
+        ("g(\n  f(0),\n  d=2)\n", False),
+    ):
+        after = run({"a.py": "import keras\n" + before})["a.py"].after.decode()
+        assert ("f(0, a=" in after) == shared, after
+
+
 def test_imports_are_spelled_as_the_file_has_them(only) -> None:  # type: ignore[no-untyped-def]
     only(making("name", lambda c: [SetKeyword(c, "a", "{tensorflow.data.AUTOTUNE}")] if not c.keywords else []))
 
@@ -238,6 +252,14 @@ def test_imports_are_spelled_as_the_file_has_them(only) -> None:  # type: ignore
     assert spelled("import keras\nf(0)\n") == "import keras\nimport tensorflow as tf\nf(0, a=tf.data.AUTOTUNE)\n"
     assert spelled("from tensorflow import keras\ntf = 3\nf(tf)\n").startswith(
         "from tensorflow import keras\nimport tensorflow as _tf\ntf = 3\n"
+    )
+    again = "from tensorflow import data\nf(0)\nfrom tensorflow import data\n"  # as notebooks do
+    assert spelled(again) == again.replace("f(0)", "f(0, a=data.AUTOTUNE)")
+    assert spelled("import keras\nf(0)\nimport tensorflow as tf\n") == (
+        "import keras\nimport tensorflow as tf\nf(0, a=tf.data.AUTOTUNE)\nimport tensorflow as tf\n"
+    )
+    assert spelled("import keras\ntf = None\nf(0)\nimport tensorflow as tf\n").startswith(
+        "import keras\nimport tensorflow as _tf\n"
     )
     assert spelled("import tensorflow as tf\ndef g(tf):\n    return f(tf)\n").startswith(
         "import tensorflow as tf\nimport tensorflow as _tf\n"

@@ -237,6 +237,12 @@ def test_recursion_ends() -> None:
     assert "Dense" in found.layer_names()
 
 
+@pytest.mark.parametrize("step", ["x + layers.ReLU()(x)", "layers.Add()([x, layers.ReLU()(x)])", "tf.abs(x) * x"])
+def test_too_many_ways_back_from_an_output_end(step: str) -> None:
+    found = built("x = inputs = Input((4,))\n" + f"x = {step}\n" * 40 + "model = Model(inputs, x)")
+    assert any(u.output and "too many ways" in u.reason for u in found.unseen)
+
+
 def test_models_in_source_order() -> None:
     script = script_of("a = Sequential()\nb = Model(1, 2)\nc = tf.keras.models.load_model('m')\n")
     assert [v.keras for v in models_in(script)] == ["models.Sequential", "models.Model", "models.load_model"]

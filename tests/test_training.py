@@ -255,6 +255,7 @@ def test_lists_of_callbacks(build: str, names: list[str], why: str) -> None:
         ("getattr(model, name)(x, y)", "`getattr`"),
         ("models = {'a': model}", "put into a dictionary"),
         ("models['a'] = model", "put into `models['a']`"),
+        ("if bad: raise ValueError('no', model)", ""),
         ("setattr(place, name, model)", "`setattr` keeps the model"),
         ("def give():\n    return model", "callers are not seen"),
         ("import functools\ngo = functools.partial(model.fit, x, y)", "`model.fit` is passed on"),

@@ -170,6 +170,7 @@ TF = "import tensorflow as tf\n"
             "        return self.m\nT().go()",
             "model",
         ),
+        ("from keras.layers import InputSpec\nInputSpec(ndim=3)", "object"),
     ],
 )
 def test_kinds(text: str, kind: str) -> None:
@@ -188,6 +189,11 @@ def test_kinds(text: str, kind: str) -> None:
         ("from keras.datasets import mnist\n(a, b), (c, d) = mnist.load_data()\nd", 10000),
         ("import keras\n(a, b), (c, d) = keras.datasets.cifar10.load_data()\na = a[:1000]\na", 1000),
         ("import keras\n(a, b), _ = keras.datasets.mnist.load_data()\na.reshape(60000, 784)", 60000),
+        (
+            "from keras.datasets import mnist\nfrom keras.utils import np_utils\n(a, b), _ = mnist.load_data()\n"
+            "np_utils.to_categorical(b, 10)",
+            60000,
+        ),
         ("import numpy as np\nx = np.zeros(unknown)\nx", None),
     ],
 )
@@ -208,6 +214,13 @@ def test_sibling_modules_are_followed_without_running_them(tmp_path: Path) -> No
     assert last("from net import make\nmake()", tmp_path) == ["model keras.models.Sequential"]
     assert last("import net.deep\nnet.deep.make()", tmp_path) == ["model keras.models.Sequential"]
     assert last("from model import nothing\nnothing()", tmp_path)[0].startswith("unknown")
+
+
+def test_what_is_made_of_an_array_stands_where_it_is_made(tmp_path: Path) -> None:
+    (tmp_path / "data.py").write_text("\n" * 40 + "import numpy as np\nx = np.zeros((9, 4))\n")
+    for made in ("x[2:]", "x[2:].astype('float32')", "x.T"):
+        (value,) = (s := script(f"from data import x\n{made}\n", tmp_path)).values(s.tree.body[-1].value)
+        assert (value.kind, value.script) == ("array", s), made
 
 
 def test_packages_above_the_script(tmp_path: Path) -> None:

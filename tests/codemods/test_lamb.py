@@ -140,6 +140,8 @@ def test_two_optimizers_share_one_class() -> None:
     )
     text = check.run(before, target="tf2.15").after.decode()
     assert text.count("class LAMB(") == 1 and text.count("LAMB(learning_rate=0.001)") == 2
+    notebook = K2 + "model.compile('adam', 'mse')\n" + FIT + "import os\n" + before.lstrip()
+    assert check.run(notebook, target="tf2.15").after.decode().count("class LAMB(") == 1
 
 
 def test_names_of_the_users_own() -> None:

@@ -300,7 +300,7 @@ IDS = {
         ROUNDED,
     ),
     "looked up directly": (
-        "inputs = Input((20,))\nmodel = Model(inputs, layers.Dense(1)(layers.Embedding(9999, 8)(inputs)))",
+        "inputs = Input((20,))\nmodel = Model(inputs, layers.Dense(1)(layers.Dense(8)(layers.Embedding(9999, 8)(inputs))))",
         "",
     ),
     "cast behind a layer": (
@@ -765,7 +765,10 @@ REFUSED = {
         "not a layer that is known",
     ),
     "an application as it is": ("model = tf.keras.applications.VGG16(weights=None, classes=3)", "VGG16"),
-    "a model from elsewhere": ("import zoo\nmodel = zoo.build()", "cannot be followed"),
+    "a model from elsewhere": (
+        "import zoo\nmodel = zoo.build()",
+        "which model `model` is is not known: it is made by `zoo.build`",
+    ),
     "hidden layers made by the same call": (
         """
 def dense(x, n):
@@ -1002,7 +1005,7 @@ def test_layers_that_are_called_outside_of_models(use: str) -> None:
 import numpy as np
 inputs = Input((20,))
 one = layers.Embedding(99, 8)
-model = Model(inputs, layers.Dense(1)(layers.Flatten()(one(inputs))))
+model = Model(inputs, layers.Dense(1)(layers.Dense(8)(layers.Flatten()(one(inputs)))))
 {use}"""
     if LAYER_ALONE[use]:
         check.refuses(HEAD + source + TRAIN, LAYER_ALONE[use])
@@ -1032,7 +1035,7 @@ def test_a_precision_that_is_passed_on_to_layers(made: str) -> None:
 
 
 DENSE = "model = Sequential([layers.Dense(8), layers.Dense(1)])"
-LOOKED_UP = "model = Sequential([layers.Embedding(99999, 8), layers.Flatten(), layers.Dense(1)])"
+LOOKED_UP = "model = Sequential([layers.Embedding(99999, 8), layers.Flatten(), layers.Dense(8), layers.Dense(1)])"
 OWN = """
 class Net(Model):
     def __init__(self):
@@ -1081,12 +1084,51 @@ def test_numbers_that_a_model_is_called_with(model: str, features: str, reason: 
 def test_pins_an_encoder_that_is_used() -> None:
     body = """
 inputs = Input((4,))
-code = layers.Dense(2, activation="relu"{pin})(inputs)
+code = layers.Dense(2, activation="relu"{pin})(layers.Dense(8)(inputs))
 model = Model(inputs, layers.Dense(4{all})(code))
 encoder = Model(inputs, code)
 """
     for use, pin in (("encoder.predict(x)", PIN), ("encoder.summary()", "")):
         check.fixes(*both(body.format(pin=pin, all=PIN) + use))
+
+
+@pytest.mark.parametrize(
+    "model, gains",
+    [
+        ("Sequential([layers.Dense(1)])", False),
+        ("Sequential([layers.Embedding(99, 8), layers.Flatten(), layers.Dense(1)])", False),
+        ("Sequential([layers.Flatten(), layers.Dense(9, 'relu'), layers.Dense(1)])", True),
+        ("Sequential([Sequential([layers.Conv2D(8, 3)]), layers.Flatten(), layers.Dense(1)])", True),
+        ("Sequential([layers.Lambda(lambda t: tf.matmul(t, t)), layers.Dense(1)])", True),
+    ],
+)
+def test_a_model_that_is_all_output(model: str, gains: bool) -> None:
+    source = f"{HEAD}model = {model}{TRAIN}"
+    if gains:
+        assert check.run(source).applied
+    else:
+        check.refuses(source, "what is computed in 16 bits multiplies no matrices")
+
+
+def test_the_old_copy_of_keras_inside_tensorflow() -> None:
+    before, _ = both(MODEL)
+    old = "from tensorflow.python.keras.optimizers import SGD\n"
+    check.refuses(before + old, "an old copy of Keras, have a policy of their own")
+    plots = "\nfrom tensorflow.python.keras.utils.vis_utils import plot_model\n"
+    assert check.run(before.replace("\nimport", plots + "import", 1)).applied
+
+
+def test_a_converted_model_and_one_that_is_only_run() -> None:
+    convert = MODEL + "\ntf.lite.TFLiteConverter.from_keras_model(model)\n"
+    check.refuses(both(convert)[0], "converts the model")
+    check.fixes(*both(MODEL, train=TRAIN + "tf.lite.Interpreter('other.tflite')\n"))
+
+
+def test_another_backend_is_the_only_reason() -> None:
+    head = "import os\nos.environ['KERAS_BACKEND'] = 'torch'\nimport keras\nimport tensorflow as tf\n"
+    source = head + "keras.config.set_epsilon(1e-12)\nmodel = keras.Sequential([keras.layers.Dense(1)])" + TRAIN
+    (refused,) = check.run(source, target="keras3").refused
+    assert (refused.reason, refused.hint) == ("Keras runs on torch, not on TensorFlow", "")
 
 
 # -- with a file beside the script ---------------------------------------------------------------------------

@@ -147,7 +147,9 @@ def test_losses_metrics_and_optimizers(call: str, reason: str) -> None:
     [
         ("def batches():\n    while True: yield x, y\nmodel.fit(batches(), steps_per_epoch=3)", "come from Python code"),
         ("class S(keras.utils.Sequence):\n    pass\nmodel.fit(S())", "come from Python code"),
-        ("model.fit(load())", "cannot be followed"),
+        ("model.fit(load())", "the shapes of the data `load()` are not seen"),
+        ("model.fit(x, y, batch_size=len(x[draw()]))", "may be another at every call: `len(x[draw()])`"),
+        ("b = x[draw()]\nmodel.fit(b, y, batch_size=b.shape[0])", "may be another at every call: `b.shape[0]`"),
         ("d = tf.data.Dataset.from_tensor_slices((x, y)).padded_batch(8)\nmodel.fit(d)", "`padded_batch`"),
         ("d = tf.data.Dataset.from_tensor_slices((x, y)).padded_batch(8, ([None], []))\nmodel.fit(d)", "`padded_batch`"),
         ("d = tf.data.Dataset.from_tensor_slices((x, y)).bucket_by_sequence_length(len, [9], [8, 8])\nmodel.fit(d)",
@@ -275,6 +277,8 @@ def test_versions() -> None:
         refuses(MODEL + COMPILE + FIT, "from TensorFlow 2.8 on (TensorFlow", target=target)
     fixes(MODEL + COMPILE + FIT, MODEL + FIXED + FIT, target="tf2.8")
     refuses(MODEL + COMPILE + FIT, "nothing to add: Keras 3 compiles on a GPU by itself", target="keras3")
+    ignores(MODEL + 'model.compile("adam", "mse", run_eagerly=True)\n' + FIT, target="keras3")
+    ignores("import torch\n" + MODEL + COMPILE + FIT, target="keras3")
     refuses(
         "def f(t, p):\n    return tf.reduce_mean(tf.boolean_mask(t - p, t > 0))\n" + MODEL
         + 'model.compile("adam", f)\n' + FIT, "compiles from TensorFlow 2.15 on only", target="tf2.10",
