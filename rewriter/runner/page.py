@@ -485,7 +485,7 @@ def _gpu_figure(validation: Validation) -> Markup | None:
         (look, np.array(gpu, float))
         for look, runs in _sides(validation, "speed")
         for run in runs
-        if (gpu := getattr(run, "gpu", None))
+        if (gpu := run.gpu)
     ]
     if not watched:
         return None

@@ -177,7 +177,7 @@ def test_a_speed_that_was_not_measured() -> None:
 
 def test_the_gpu_where_it_was_watched() -> None:
     one = validation()
-    one.timed[0][0].gpu = [(float(t), 50.0, 2e9, 200.0) for t in range(9)]  # type: ignore[attr-defined]
+    one.timed[0][0].gpu = [(float(t), 50.0, 2e9, 200.0) for t in range(9)]
     read = Reader(page.render(one, SCRIPT, by_tfboost()))
     assert "GPU used" in read.words("resources") and "seconds since the run began" in read.words("resources")
 
