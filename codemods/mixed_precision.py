@@ -19,6 +19,7 @@ from rewriter.low_precision import (
     NOT_KNOWN,
     SQUASHING,
     TINY,
+    grows,
     is_float,
     large_numbers,
     needs_float32,
@@ -48,7 +49,8 @@ def mixed_precision(script: Script) -> Iterator[Finding]:
     The policy stands after the imports, before the first layer is made: layers read it when they are
     constructed. A softmax or sigmoid `Activation` at the end is set to float32 alone; layers behind the last
     one that computes (`Flatten`, `Reshape`, `Lambda`, ...) are set together with it, and so are layers that do
-    not work in 16 bits (`Normalization`, `UnitNormalization`, Keras 3's `activity_regularizer`). An `Input` of
+    not work in 16 bits (`Normalization`, `UnitNormalization`, Keras 3's `activity_regularizer`; in float16
+    recurrent layers with an unbounded activation such as relu, which may grow from step to step). An `Input` of
     word or item numbers that an own layer looks up is given `dtype="int32"`: as floats they would be rounded.
     Not applied: nothing but the output would multiply matrices in 16 bits; the output layers cannot be found; the
     model's own code mixes float32 tensors (`tf.constant`, `tf.random.normal`, casts) with what layers return;
@@ -330,14 +332,14 @@ class _Plan:
         if self.float16 and (watched := checks_numerics(script)):
             self.refuse(script, here, f"{watched}: it stops at the infinities that loss scaling makes and skips")
         for owner in self.reach.scripts:
-            for text in ast.walk(owner.tree):
-                if isinstance(text, ast.Constant) and text.value == "TF_USE_LEGACY_KERAS":
+            for text in owner.all(ast.Constant):
+                if text.value == "TF_USE_LEGACY_KERAS":
                     self.refuse(
                         owner,
                         text,
                         "TF_USE_LEGACY_KERAS is set: `keras` and `tf.keras` have separate policies",
                     )
-                elif isinstance(text, ast.Constant) and text.value in ("KERAS_HOME", "KERAS_FLOATX"):
+                elif text.value in ("KERAS_HOME", "KERAS_FLOATX"):
                     self.refuse(owner, text, f"{text.value} may choose another precision")
             if self.float16:
                 self._optimizer_attributes(owner)
@@ -469,7 +471,9 @@ class _Plan:
             ):
                 given = owner.bind(call)
                 if "dtype" not in given and given.open:
-                    self.refuse(owner, call, "the arguments of a layer that has to stay in float32 cannot all be seen")
+                    self.refuse(
+                        owner, call, "the arguments of a layer that may have to stay in float32 cannot all be seen"
+                    )
                 elif "dtype" not in given:
                     self.pins[call] = owner
 
@@ -707,7 +711,7 @@ class _Plan:
                     self._reads_inside_code(value.script, value.node)
 
     def _reads_inside_code(self, script: Script, code: ast.AST) -> None:
-        own = set(ast.walk(code))
+        own = dict.fromkeys(ast.walk(code))
         for node in own:
             if isinstance(node, ast.Call) and any(v.kind in ("layer", "model") for v in script.values(node.func)):
                 self.refuse(script, node, "the loss or metric computes with layers, which are no longer float32")
@@ -749,6 +753,9 @@ class _Plan:
                 and not owner.target.since(2, 11)
             ):
                 self.refuse(owner, call, f"`{name}` does not work in bfloat16 before TensorFlow 2.11")
+            if self.float16 and name in ("SimpleRNNCell", "LSTMCell", "GRUCell") and grows(owner, call, name):
+                why = f"`{owner.text(call)}` may exceed float16 from step to step: its activation is not bounded"
+                self.refuse(owner, call, why, "--amp-dtype bfloat16 has the range of float32")
             if name == "LayerNormalization" and self.float16 and not owner.target.since(2, 2):
                 self.refuse(owner, call, "LayerNormalization does not work in float16 in TensorFlow 2.1")
             if self.keras3 and call not in self.pins and layer.cls is not None and regularizes_activity(layer):
@@ -1047,8 +1054,10 @@ def _is_backend(script: Script, text: ast.Constant) -> bool:
 def _takes_layer(script: Script, expr: ast.AST | None) -> bool:
     """`model.layers[0]`, `model.get_layer(...)`, or a name for one of them."""
     match expr:
-        case ast.Subscript(value=ast.Attribute(attr="layers")) | ast.Call(func=ast.Attribute(attr="get_layer")):
-            return True
+        case ast.Subscript(value=ast.Attribute(attr="layers") as taken):
+            return not _is_own(script, taken)
+        case ast.Call(func=ast.Attribute(attr="get_layer") as taken):
+            return not _is_own(script, taken)
         case ast.Name():
             for binding in script.names.reaching(expr):
                 if (
@@ -1058,6 +1067,49 @@ def _takes_layer(script: Script, expr: ast.AST | None) -> bool:
                 ):
                     return True
                 over = binding.value.value if isinstance(binding.value, ast.Subscript) else binding.value
-                if binding.kind == "loop" and isinstance(over, ast.Attribute) and over.attr == "layers":
+                if isinstance(over, ast.Call) and over.args and script.called(over) in _OVER:
+                    over = over.args[0].value if isinstance(over.args[0], ast.Subscript) else over.args[0]
+                if (
+                    binding.kind == "loop"
+                    and isinstance(over, ast.Attribute)
+                    and over.attr == "layers"
+                    and not _is_own(script, over)
+                ):
                     return True
     return False
+
+
+_OVER = ("builtins.enumerate", "builtins.reversed", "builtins.zip", "builtins.list")
+
+
+def _is_own(script: Script, taken: ast.Attribute) -> bool:
+    """`self.layers` where it is a list of the class's own, or in what the model runs when it is called."""
+    method = script.function_of(taken)
+    cls = script.parents.get(method) if method is not None else None
+    if not (
+        isinstance(cls, ast.ClassDef)
+        and isinstance(method, ast.FunctionDef)
+        and isinstance(taken.value, ast.Name)
+        and [a.arg for a in method.args.args[:1]] == [taken.value.id]
+    ):
+        return False
+    return taken.attr in script.assigned_attributes(cls) or _is_forward(script, cls, method)
+
+
+def _is_forward(script: Script, cls: ast.ClassDef, method: ast.FunctionDef) -> bool:
+    """`call`, or a method that only `call` uses."""
+    todo, seen = [method], {method}
+    for current in todo:  # grows: the methods that use it
+        if current.name in ("call", "__call__"):
+            continue
+        uses = [(s, m) for s in script.project.scripts.values() for m in s.mentions(current.name)]
+        for owner, use in uses:
+            user = owner.function_of(use)
+            if not isinstance(user, ast.FunctionDef) or owner.parents.get(user) is not cls:
+                return False
+            if user not in seen:
+                seen.add(user)
+                todo.append(user)
+        if not uses:
+            return False
+    return True

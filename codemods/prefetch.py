@@ -158,12 +158,16 @@ def _is_end(script: Script, node: ast.expr, at_use: bool) -> bool:
     return not (at_use and len(ends) == 1 and any(u.kind == "stage" for u in later))
 
 
-def _looks_like_dataset(value: Value) -> bool:
-    call = value.node
+def _looks_like_dataset(value: Value, depth: int = 0) -> bool:
+    """`make().shuffle(9).batch(8).cache()`, where what `make` is is not seen."""
+    call, script = value.node, value.script
     outside = value.kind in ("unknown", "parameter") or (value.kind == "object" and value.cls is None)
-    return (
-        outside and isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in _TELLING
-    )
+    if not (outside and script and isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)):
+        return False
+    if call.func.attr in _TELLING:
+        return True
+    on = call.func.attr in catalog.DATASET_METHODS and depth < 20
+    return on and any(_looks_like_dataset(v, depth + 1) for v in script.values(call.func.value))
 
 
 def _is_counter(dataset: Value) -> bool:

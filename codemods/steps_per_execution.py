@@ -19,6 +19,7 @@ from rewriter.training import (
     elements_of,
     graph_mode,
     hooked_later,
+    logged_per_batch,
     other_backend,
     runs_eagerly,
     trainings,
@@ -78,25 +79,25 @@ def steps_per_execution(script: Script) -> Iterator[Finding]:
         if not script.target.since(2, 4):
             yield Refusal(node, f"`compile` takes `steps_per_execution` from TensorFlow 2.4 on ({script.target})")
             return
-        numbers = _steps(training)
-        if not isinstance(numbers, str) and max(numbers) < 2:
+        steps = _steps(training)
+        numbers = [] if isinstance(steps, str) else [n for n, _ in steps]
+        if numbers and max(numbers) < 2:
             continue  # an epoch is one step
         reason = place if isinstance(place, str) else _unsuited(training) or _unsized(training)
-        if reason or isinstance(numbers, str):
+        if reason or isinstance(steps, str):
             hint = "give `compile` a steps_per_execution that divides the steps of an epoch, if you know it"
-            yield Refusal(node, reason or str(numbers), "" if reason else hint)
+            yield Refusal(node, reason or str(steps), "" if reason else hint)
             continue
         assert isinstance(place, ast.Call)
         chosen = largest_divisor(math.gcd(*numbers))
-        shown = " and ".join(str(n) for n in dict.fromkeys(numbers))
         if chosen < 2:
             yield Refusal(
                 node,
-                f"no number from 2 to {MOST} divides the {shown} steps of an epoch",
+                f"no number from 2 to {MOST} divides {'' if len(set(numbers)) == 1 else 'all of '}{_listed(steps)}",
                 "choose batch size and number of samples so that these numbers share a divisor",
             )
             continue
-        message = f"{chosen} of an epoch's {shown} steps run per call of the compiled function"
+        message = f"{chosen} steps run per call of the compiled function: a divisor of {_listed(steps)}"
         yield Fix(place, message, [SetKeyword(place, "steps_per_execution", str(chosen))])
 
 
@@ -127,6 +128,8 @@ def _unsuited(training: Training) -> str:
         return f"under {shown} the first N steps would run before the weights are broadcast"
     if name and not (script.target.keras == 2 and name.endswith((".MirroredStrategy", ".OneDeviceStrategy"))):
         return f"Keras does not run several steps per call under {shown} in every version"
+    if reason := logged_per_batch(script):
+        return reason
     for run in [*training.fits, *training.tests]:
         found, why = callbacks(run.site)
         for callback in found:
@@ -161,9 +164,21 @@ def _batches_of(run: Run) -> str:
     return names.get(run.purpose, f"batches of `{run.site.method}`")
 
 
-def _steps(training: Training) -> list[int] | str:
-    """The numbers that N must divide, or which of them is not known."""
-    script, numbers = training.script, []
+def _listed(steps: list[tuple[int, Run]]) -> str:
+    """`235 training steps, 1 validation step and 313 batches of `evaluate``"""
+    kinds: dict[str, dict[int, None]] = {}
+    for number, run in steps:
+        kinds.setdefault(_batches_of(run), {})[number] = None
+    parts = []
+    for kind, numbers in kinds.items():
+        shown = " and ".join(map(str, numbers))
+        parts.append(f"{shown} {kind.removesuffix('s') if shown == '1' else kind}")
+    return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
+
+
+def _steps(training: Training) -> list[tuple[int, Run]] | str:
+    """The numbers that N must divide, each with what runs so often; or which of them is not known."""
+    script, found = training.script, list[tuple[int, Run]]()
     cut = will_cut(training)
     runs = list(training.fits)
     for run in training.tests:
@@ -179,5 +194,5 @@ def _steps(training: Training) -> list[int] | str:
             return f"the number of {_batches_of(run)}{line} is not known: {why}"
         left_out = [b for b in final_batches(run) if b is not None and b.node in cut] if run.purpose == "fit" else []
         passes = [run.steps.number // batches for b in left_out if (batches := elements_of(b).number)]
-        numbers.append(int(run.steps.number - max(passes, default=0)))  # one batch less in each pass over the data
-    return numbers
+        found.append((int(run.steps.number - max(passes, default=0)), run))  # a batch less in each pass over the data
+    return found

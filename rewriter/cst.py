@@ -68,7 +68,8 @@ class Tree:
             ) from None
         except RecursionError:
             raise SourceError(source.path, "cannot be handled: an expression is nested too deeply") from None
-        spans = {node: self._span(node) for node in nodes}
+        moved = {call: None for node in nodes for call in self._moved(node)}
+        spans = {node: self._span(node) for node in [*nodes, *moved]}
         state = _Locator(self.module.default_indent, self.module.default_newline, wanted=dict.fromkeys(spans.values()))
         if source.text.startswith("\N{ZERO WIDTH NO-BREAK SPACE}"):
             state.offset = 1
@@ -82,6 +83,25 @@ class Tree:
         if missing:
             line = getattr(missing[0], "lineno", 0)
             raise SourceError(source.path, "LibCST and Python disagree about where an expression stands", line)
+        #: Calls whose opening bracket an edit may move, with the column behind it.
+        self.brackets = {id(self.paths[c][-1]): self._bracket(c) for c in moved if c in self.paths}
+
+    def _moved(self, node: ast.AST) -> Iterator[ast.Call]:
+        """The calls, in several lines, that an expression is, or of which it is a part of what is called."""
+        inner: ast.AST | None = None
+        around: ast.AST | None = node
+        while around is not None and not isinstance(around, ast.stmt):
+            if (
+                isinstance(around, ast.Call)
+                and inner in (None, around.func)
+                and around.end_lineno != around.func.end_lineno
+            ):
+                yield around
+            inner, around = around, self.source.parents.get(around)
+
+    def _bracket(self, call: ast.Call) -> int:
+        assert call.func.end_lineno is not None and call.func.end_col_offset is not None
+        return self.source.column(call.func.end_lineno, call.func.end_col_offset) + 1
 
     def _span(self, node: ast.AST) -> tuple[int, int]:
         assert isinstance(node, ast.expr | ast.stmt)
@@ -115,7 +135,9 @@ class Tree:
             dirty.update(id(n) for n in path)
         step = self.module.default_indent if self.module.default_indent.strip(" \t") == "" else "    "
         folds, own_line = spread(self.module, self.source, edits, self.paths, step)
-        module = _Rebuild(self.module, self.source, by_node, dirty, step, folds, own_line).node(self.module)
+        module = _Rebuild(self.module, self.source, by_node, dirty, step, folds, own_line, self.brackets).node(
+            self.module
+        )
         assert isinstance(module, cst.Module)
         data = module.bytes
         if self.source.data.startswith(b"\xef\xbb\xbf") and not data.startswith(b"\xef\xbb\xbf"):
@@ -133,9 +155,11 @@ class _Rebuild:
         indent: str,
         folds: dict[int, Fold],
         own_line: set[int],
+        brackets: dict[int, int],
     ) -> None:
         self.module, self.source, self.by_node, self.dirty = module, source, by_node, dirty
-        self.indent, self.folds, self.own_line = indent, folds, own_line
+        self.indent, self.folds, self.own_line, self.brackets = indent, folds, own_line, brackets
+        self.blocks: list[str] = []  # the indentation of the blocks around
         self.config = cst.PartialParserConfig(
             encoding=module.encoding, default_indent=self.indent, default_newline=module.default_newline
         )
@@ -144,6 +168,9 @@ class _Rebuild:
         """The node with everything beneath it edited: itself, or a new one."""
         if id(node) not in self.dirty:
             return node
+        block = isinstance(node, cst.IndentedBlock)
+        if block:
+            self.blocks.append(self.module.default_indent if node.indent is None else node.indent)  # type: ignore[attr-defined]
         changes: dict[str, Any] = {}
         for f in fields(node):
             value = getattr(node, f.name)
@@ -153,12 +180,32 @@ class _Rebuild:
             elif isinstance(value, list | tuple) and any(id(v) in self.dirty for v in value):
                 changes[f.name] = self._sequence(node, value)
         edited = node.with_changes(**changes) if changes else node
+        if block:
+            self.blocks.pop()
+        if id(node) in self.brackets:
+            edited = self._realigned(node, edited, self.brackets[id(node)])
         if isinstance(node, cst.SimpleStatementSuite) and any(id(s) in self.by_node for s in node.body):
             edited = self._open_suite(node, edited)
         for edit in sorted(self.by_node.get(id(node), []), key=_order):
             if not isinstance(edit, Insert | Delete):
-                edited = self._apply(edited, edit, own_line=id(node) in self.own_line)
+                edited = self._apply(
+                    edited, edit, own_line=id(node) in self.own_line, bracket=self.brackets.get(id(node))
+                )
         return self.folds[id(node)](edited) if id(node) in self.folds else edited
+
+    def _realigned(self, old: Any, new: Any, column: int) -> Any:
+        """A call whose further lines are aligned with its opening bracket, after edits of what is called."""
+        before, after = (self.module.code_for_node(call.func).split("\n") for call in (old, new))
+        return self._moved(new, column, len(after[-1]) - len(before[-1])) if len(before) == len(after) else new
+
+    def _moved(self, new: Any, column: int, by: int) -> Any:
+        if by == 0:
+            return new
+        lines = _Lines("".join(self.blocks), column, by)
+        moved = new.with_changes(
+            whitespace_before_args=new.whitespace_before_args.visit(lines), args=[a.visit(lines) for a in new.args]
+        )
+        return moved if lines.aligned else new
 
     # -- statements ----------------------------------------------------------------------------------------------
 
@@ -260,7 +307,7 @@ class _Rebuild:
             new = new.visit(_Quotes(quotes[-1] if quotes else self.source.quote))  # type: ignore[assignment]
         return new
 
-    def _apply(self, node: Any, edit: Edit, *, own_line: bool) -> Any:
+    def _apply(self, node: Any, edit: Edit, *, own_line: bool, bracket: int | None) -> Any:
         match edit:
             case SetKeyword():
                 return add_keyword(node, edit.name, self._expression(edit.value, *node.args), own_line=own_line)
@@ -277,6 +324,8 @@ class _Rebuild:
                 return chain(node, self._expression(f"x.{edit.call}"))
             case Wrap():
                 template = self._expression(edit.template.replace("...", _PLACEHOLDER))
+                if bracket is not None:
+                    node = self._moved(node, bracket, self.module.code_for_node(template).index(_PLACEHOLDER))
                 return template.deep_replace(_placeholder(template), node)
         raise TypeError(f"not an edit of an expression: {edit}")
 
@@ -298,6 +347,32 @@ class _Quotes(cst.CSTTransformer):
         if len(updated_node.quote) > 1 or set(inside) & set("'\"\\"):
             return updated_node
         return updated_node.with_changes(value=f"{updated_node.prefix}{self.quote}{inside}{self.quote}")
+
+
+class _Lines(cst.CSTTransformer):
+    """Moves the lines in brackets that begin at a column or behind it; strings are left alone."""
+
+    def __init__(self, indent: str, column: int, by: int) -> None:
+        self.indent, self.column, self.by = indent, column, by
+        self.aligned = False
+
+    def _moved(self, indented: bool, space: cst.SimpleWhitespace) -> cst.SimpleWhitespace:
+        width = (len(self.indent) if indented else 0) + len(space.value)
+        self.aligned |= width == self.column
+        end = space.value[self.by :] if self.by < 0 else ""  # what goes, from the end
+        if width < self.column or "\\" in space.value or end.strip(" ") or len(space.value) < -self.by:
+            return space
+        return space.with_changes(value=space.value[: self.by] if self.by < 0 else space.value + " " * self.by)
+
+    def leave_ParenthesizedWhitespace(
+        self, original_node: cst.ParenthesizedWhitespace, updated_node: cst.ParenthesizedWhitespace
+    ) -> cst.ParenthesizedWhitespace:
+        return updated_node.with_changes(last_line=self._moved(updated_node.indent, updated_node.last_line))
+
+    def leave_EmptyLine(self, original_node: cst.EmptyLine, updated_node: cst.EmptyLine) -> cst.EmptyLine:
+        if updated_node.comment is None:
+            return updated_node
+        return updated_node.with_changes(whitespace=self._moved(updated_node.indent, updated_node.whitespace))
 
 
 def _with_leading(

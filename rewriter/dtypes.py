@@ -510,6 +510,8 @@ class _Frame:
                 kinds = FREE.union(*(self.of(script, e) for e in node.args))
                 if callee.keras in _LOOKUPS or (node.args and not kinds and is_passive(callee)):
                     return FREE  # integers, which stay what they are
+                if callee.name == "get_layer" and self.model.pinned:
+                    return LOW | FULL  # it may be one that stays in float32
                 return self.model.of_layer(callee)
             case "model":
                 self._enters(script, node, callee)

@@ -78,10 +78,10 @@ class Fold:
     whole: bool = False
 
     def __call__(self, node: Any) -> Any:
-        calls = list(_trailers(node))
+        calls: list[Any] = list(_trailers(node))
         if not calls:
             return node
-        if self.whole and any(_continues(call) for call in calls) and len(node.lpar) < 2:
+        if self.whole and any(_continues(call) and call.func.value.args for call in calls) and len(node.lpar) < 2:
             return self._at_dots(node)
         longest = max(calls, key=lambda call: len(self._code(call.args)))
         return _with_trailer(node, longest, self._arguments(longest))
@@ -162,7 +162,7 @@ def _trailers(node: Any) -> Iterable[cst.Call]:
 def _continues(call: Any) -> bool:
     """A method of what another call returns, `super()` apart."""
     inner = call.func.value if isinstance(call.func, cst.Attribute) else None
-    return isinstance(inner, cst.Call) and bool(inner.args)
+    return isinstance(inner, cst.Call) and not (isinstance(inner.func, cst.Name) and inner.func.value == "super")
 
 
 def _with_trailer(node: Any, old: cst.Call, new: cst.Call) -> Any:

@@ -30,6 +30,10 @@ ACTIVATIONS = frozenset(
     "sparse_plus sparse_sigmoid sparsemax squareplus swish tanh tanh_shrink threshold".split()
 )
 
+#: Those whose result stays small, so that a recurrent layer with them cannot grow from step to step.
+_BOUNDED = frozenset("softmax sigmoid hard_sigmoid tanh hard_tanh softsign relu6 sparsemax sparse_sigmoid".split())
+_RECURRENT = frozenset("SimpleRNN LSTM GRU ConvLSTM1D ConvLSTM2D ConvLSTM3D".split())
+
 _FAILS_IN_KERAS3 = frozenset(
     "RandomGaussianBlur RandomErasing RandomElasticTransform CutMix MixUp STFTSpectrogram "
     "ActivityRegularization".split()
@@ -39,6 +43,11 @@ _POSITIONS = {
     "GroupNormalization": ("groups", "axis", "epsilon"),
     "Dot": ("axes", "normalize"),
     "dot": ("inputs", "axes", "normalize"),
+    **dict.fromkeys(("SimpleRNN", "LSTM", "GRU"), ("units", "activation")),
+    **dict.fromkeys(
+        ("ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D"),
+        ("filters", "kernel_size", "strides", "padding", "data_format", "dilation_rate", "activation"),
+    ),
 }
 
 
@@ -59,8 +68,23 @@ def needs_float32(script: Script, call: ast.Call, name: str, *, float16: bool, k
     if name == "GroupNormalization" and keras2 and (epsilon := given.get("epsilon")) is not None:
         number = script.number(epsilon)  # (the other normalizations compute in float32 by themselves)
         return number is None or number <= TINY
+    if name in _RECURRENT and grows(script, call, name):
+        return True
     normalize = given.get("normalize") if name in ("Dot", "dot") else None
     return name == "UnitNormalization" or (normalize is not None and script.constant(normalize) is not False)
+
+
+def grows(script: Script, call: ast.Call, name: str) -> bool:
+    """May a recurrent layer, or cell, exceed float16 after many steps: is its activation not bounded?"""
+    given = script.bind(call, _POSITIONS[name.removesuffix("Cell")])
+    activation = given.get("activation")
+    if activation is None:
+        return given.open  # (otherwise tanh)
+    return not all(
+        v.kind in ("constant", "symbol")
+        and (str(v.literal) if v.kind == "constant" else v.name.rpartition(".")[2]) in _BOUNDED
+        for v in script.values(activation)
+    )
 
 
 def _is_given(script: Script, argument: ast.expr | None) -> bool:

@@ -176,7 +176,7 @@ class _Reader:
         script, path = model.script, model.keras
         assert script is not None
         if path == "models.Sequential":
-            self._sequential(built, script, call, script.bind(call, "Sequential").get("layers"))
+            self._sequential(built, script, call)
         elif path == "models.Model":
             arguments = script.bind(call, "Model")
             self._functional(built, script, call, arguments.get("outputs"))
@@ -373,16 +373,24 @@ class _Reader:
 
     # -- Sequential ------------------------------------------------------------------------------------------
 
-    def _sequential(self, built: Structure, script: Script, call: ast.Call, layers: ast.expr | None) -> None:
+    def _sequential(self, built: Structure, script: Script, call: ast.Call) -> None:
         start: _Path = ()
+        what = ""
+        arguments = script.bind(call, "Sequential")
+        layers = arguments.get("layers")
         if layers is not None:
             items = elements(script, layers)
             if items is None:
                 what = f"which layers `{script.text(layers)}` holds is not known"
-                built.unseen.append(Unseen(what, layers, script, True))
             else:
                 start = tuple(items)
-        paths = _Additions(script, call, start).paths()
+        elif arguments.open:
+            what = "which layers the model is given through `*` or `**` is not known"
+        paths = [p for p in _Additions(script, call, start).paths() if p]  # (without a layer it could not be trained)
+        if not paths and not what:
+            what = _no_layer(script, call)
+        if what:
+            built.unseen.append(Unseen(what, layers or call, script, True))
         for item in {id(i): i for p in paths for i in (*start, *p)}.values():
             for value in item.values:
                 if value.kind in ("layer", "model"):
@@ -401,9 +409,6 @@ class _Reader:
 
     def _path_tails(self, built: Structure, path: _Path, call: ast.AST, script: Script) -> list[tuple[Value, ...]]:
         """Last values of a chain of layers that is given last layer first."""
-        if not path:
-            built.unseen.append(Unseen("no layer is seen in the model", call, script, True))
-            return []
         found: list[tuple[Value, ...]] = []
         for value in path[0].values:
             if value.kind == "model":
@@ -465,8 +470,7 @@ class _Reader:
             for node in own_nodes(function):
                 if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "__init__":
                     if "models.Sequential" in bases:
-                        layers = script.bind(node, "Sequential").get("layers")
-                        self._sequential(built, script, node, layers)
+                        self._sequential(built, script, node)
                         return
                     outputs = script.bind(node, "Model").get("outputs")
                     if outputs is not None:
@@ -584,12 +588,31 @@ class _Additions:
                     for n in ast.walk(function)
                     if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)
                 }
-        self.above: set[ast.AST] = set(self.uses)  # what holds a use
-        for use, owner in self.uses.items():
-            self.above.update(owner.enclosing(use, ast.AST))
+        #: Calls of functions that add to it without being given it, and where each function stands.
+        self.helpers: dict[ast.AST, tuple[Script, ast.FunctionDef]] = {}
+        self.above: set[ast.AST] = set()  # what holds a use
+        for use, owner in [*self.uses.items(), *self._find_helpers()]:
+            self.above.update((use, *owner.enclosing(use, ast.AST)))
         self.active: list[ast.AST] = []
         self.reached: set[ast.AST] = set()
         self.built: set[_Path] = set()
+
+    def _find_helpers(self) -> list[tuple[ast.AST, Script]]:
+        """`self.add_head()`, where it adds to `self.model`; and what calls such a function in turn."""
+        todo = [(s, s.function_of(u)) for u, s in self.uses.items() if self._change(s, u)]
+        seen: set[ast.AST | None] = {self.script.function_of(self.call)}
+        found: list[tuple[ast.AST, Script]] = []
+        for owner, function in todo:  # grows
+            if function in seen or not isinstance(function, ast.FunctionDef):
+                continue
+            seen.add(function)
+            for script, call, _ in owner.project.calls_of(function, owner):
+                given = [*call.args, *(k.value for k in call.keywords)]
+                if call not in self.uses and not any(a in self.uses for a in given):
+                    self.helpers[call] = (owner, function)
+                    found.append((call, script))
+                    todo.append((script, script.function_of(call)))
+        return found
 
     def paths(self) -> list[_Path]:
         home = self.script.function_of(self.call) or self.script.tree
@@ -598,9 +621,9 @@ class _Additions:
         others: dict[ast.AST, Script] = {}
         for use, script in self.uses.items():
             if self._change(script, use) and use not in self.reached:
-                others.setdefault(script.function_of(use) or script.tree, script)
+                others |= self._outermost(script, script.function_of(use) or script.tree)
         if not others:
-            return list(ends)
+            return sorted(ends, key=_order)
         callers = dict(others)
         for use, script in self.uses.items():
             if isinstance(use, ast.Call) and use is not self.call:
@@ -608,7 +631,23 @@ class _Additions:
         found: set[_Path] = set()
         for function, script in callers.items():
             found |= self._function(script, function, set(ends))
-        return list(found)
+        return sorted(found, key=_order)
+
+    def _outermost(self, script: Script, function: ast.AST) -> dict[ast.AST, Script]:
+        """The functions, or the file, from which calls of others lead to a function that adds layers."""
+        todo, seen = [(script, function)], {function}
+        found: dict[ast.AST, Script] = {}
+        for owner, inner in todo:  # grows
+            calls = [c for c, (_, f) in self.helpers.items() if f is inner]
+            if not calls:
+                found[inner] = owner
+            for call in calls:
+                caller = owner.project.owner(call)
+                outer = caller.function_of(call) or caller.tree
+                if outer not in seen:
+                    seen.add(outer)
+                    todo.append((caller, outer))
+        return found or {function: script}
 
     def _function(self, script: Script, function: ast.AST, states: set[_Path]) -> set[_Path]:
         if function in self.active or isinstance(function, ast.Lambda):
@@ -624,7 +663,7 @@ class _Additions:
         for statement in body:
             states = self._statement(script, statement, states, ends)
             if len(states) > _MAX_PATHS:
-                states = set(sorted(states, key=len)[-_MAX_PATHS:])
+                states = set(sorted(states, key=_order)[-_MAX_PATHS:])
         return states
 
     def _statement(self, script: Script, node: ast.stmt, states: set[_Path], ends: set[_Path]) -> set[_Path]:
@@ -657,9 +696,12 @@ class _Additions:
     def _events(self, script: Script, node: ast.AST, states: set[_Path]) -> set[_Path]:
         if node not in self.above:
             return states
-        inside = [n for n in ast.walk(node) if n in self.uses]
+        inside = [n for n in ast.walk(node) if n in self.uses or n in self.helpers]
         inside.sort(key=lambda n: (getattr(n, "end_lineno", 0), getattr(n, "end_col_offset", 0)))
         for use in inside:
+            if use in self.helpers:
+                states = self._function(*self.helpers[use], states)
+                continue
             if use is self.call:
                 states = {self.start}
             elif isinstance(use, ast.Call):
@@ -700,6 +742,11 @@ class _Additions:
             ):
                 states = self._function(callee.script, callee.node, states)
         return states
+
+
+def _order(path: _Path) -> tuple[int, list[tuple[int, int]]]:
+    """The same order of alternatives in every run."""
+    return len(path), [(item.node.lineno, item.node.col_offset) for item in path]
 
 
 @dataclass(frozen=True)
@@ -808,6 +855,17 @@ def _not_a_layer(value: Value, item: Item, which: str = "the layer") -> str:
         return f"`{value.name}` is not a layer that is known"
     why = {"unknown": f": {value.name}", "parameter": ": it is given by callers that are not seen"}.get(value.kind, "")
     return f"what {which} `{item.script.text(item.node)}` is is not known{why}"
+
+
+def _no_layer(script: Script, call: ast.Call) -> str:
+    """Why no layer is seen in a Sequential: what it is given to may add them."""
+    for owner, use in script.flow(call):
+        parent = owner.parents.get(use)
+        if isinstance(parent, ast.keyword):
+            parent = owner.parents.get(parent)
+        if isinstance(parent, ast.Call) and parent.func is not use:
+            return f"which layers `{owner.text(parent.func)}` ({owner.at(parent)}) adds to the model is not seen"
+    return "no layer is added to the model where it can be seen"
 
 
 def _text(value: Value, script: Script, expr: ast.expr) -> str:

@@ -18,8 +18,8 @@ from itertools import pairwise
 from . import catalog
 from .edits import Insert
 from .environment import settings
-from .reach import Reach, is_main_guard, module_level
-from .scopes import FUNCTIONS, holds
+from .reach import Reach, module_level
+from .scopes import FUNCTIONS, holds, is_main_guard
 from .script import Script
 from .spelling import spell, tensorflow_imports
 

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from functools import cached_property
 
+from .scopes import is_main_guard
 from .script import Script
 from .source import children
 
@@ -65,7 +66,7 @@ class Reach:
             if around not in self.defined and not body and not method:
                 return False
             inner = around
-        return script is self.script or not any(is_main_guard(n) for n in script.enclosing(node, ast.If))
+        return script is self.script or not script.is_program_only(node)
 
     def calls(self) -> Iterator[tuple[Script, ast.Call]]:
         for script in self.scripts:
@@ -106,10 +107,6 @@ class Reach:
 _DEFINED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
-def is_main_guard(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and any(isinstance(n, ast.Name) and n.id == "__name__" for n in ast.walk(node.test))
-
-
 def module_level(node: ast.AST) -> Iterator[ast.AST]:
     """The nodes that are executed when a module, a statement or a class body is: no bodies of functions."""
     todo: list[ast.AST] = [node]
@@ -135,7 +132,8 @@ def _mentioned(node: ast.AST, *, programs: bool) -> Iterator[str]:
     todo: list[ast.AST] = [*body, *getattr(node, "decorator_list", []), *getattr(node, "bases", [])]
     while todo:
         current = todo.pop()
-        if not programs and is_main_guard(current):
+        if not programs and isinstance(current, ast.If) and is_main_guard(current):
+            todo.extend(current.orelse)
             continue
         if isinstance(current, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             if isinstance(node, ast.ClassDef) and not isinstance(current, ast.ClassDef):

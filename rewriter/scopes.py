@@ -437,3 +437,13 @@ def _merge(a: Env | None, b: Env | None) -> Env | None:
     for name, bindings in b.items():
         merged[name] = _union(merged.get(name, ()), bindings)
     return merged
+
+
+def is_main_guard(node: ast.AST) -> bool:
+    """`if __name__ == "__main__":`"""
+    if not isinstance(node, ast.If):
+        return False
+    test = list(ast.walk(node.test))
+    return any(isinstance(n, ast.Name) and n.id == "__name__" for n in test) and not any(
+        isinstance(n, ast.NotEq | ast.Not) for n in test
+    )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from . import catalog
 from .files import shown
-from .scopes import FUNCTIONS, Binding, Names
+from .scopes import FUNCTIONS, Binding, Names, is_main_guard
 from .source import Source, SourceError, children, parse, read
 from .target import Target
 from .values import Evaluator, Value, Values, apart_from_loops
@@ -433,10 +433,22 @@ class Script:
     # -- functions and classes -----------------------------------------------------------------------------------
 
     def returns(self, function: ast.AST) -> list[ast.expr]:
-        return [n.value for n in own_nodes(function) if isinstance(n, ast.Return) and n.value is not None]
+        return self._returned.get(function, [])
+
+    @cached_property
+    def _returned(self) -> dict[ast.AST | None, list[ast.expr]]:
+        found: dict[ast.AST | None, list[ast.expr]] = {}
+        for node in sorted(self.all(ast.Return), key=lambda n: (n.lineno, n.col_offset)):
+            if node.value is not None:
+                found.setdefault(self.function_of(node), []).append(node.value)
+        return found
 
     def is_generator(self, function: ast.AST) -> bool:
-        return any(isinstance(n, ast.Yield | ast.YieldFrom) for n in own_nodes(function))
+        return function in self._generators
+
+    @cached_property
+    def _generators(self) -> set[ast.AST | None]:
+        return {self.function_of(n) for n in [*self.all(ast.Yield), *self.all(ast.YieldFrom)]}
 
     def bases(self, node: ast.ClassDef) -> list[Value]:
         return [v for base in node.bases for v in self.values(base)]
@@ -554,7 +566,18 @@ class Script:
     def exported(self, name: str) -> Values:
         """What `from this_file import name` gives."""
         bindings = self.names.at_end[self.tree].get(name) or tuple(self.names.module.bindings.get(name, ()))
+        if len(bindings) > 1:
+            bindings = tuple(b for b in bindings if not self.is_program_only(b.node)) or bindings
         return tuple(v for b in bindings for v in self._evaluate.binding(b))
+
+    def is_program_only(self, node: ast.AST) -> bool:
+        """Does it stand where nothing runs if this file is imported: under its main guard?"""
+        inner = node
+        while (around := self.parents.get(inner)) is not None:
+            if isinstance(around, ast.If) and any(inner is s for s in around.body) and is_main_guard(around):
+                return True
+            inner = around
+        return False
 
     @cached_property
     def opaque_star(self) -> bool:

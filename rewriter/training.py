@@ -883,18 +883,41 @@ BATCH_HOOK = re.compile(r"on_((train|test|predict)_)?batch_(begin|end)$")
 #: Callbacks that act at the ends of epochs, of training and of validation only.
 _PER_EPOCH = frozenset(
     "EarlyStopping ReduceLROnPlateau LearningRateScheduler CSVLogger History RemoteMonitor Callback "
-    "SwapEMAWeights ModelCheckpoint TensorBoard BackupAndRestore ProgbarLogger".split()
+    "SwapEMAWeights ModelCheckpoint TensorBoard BackupAndRestore ProgbarLogger "
+    "WandbCallback WandbMetricsLogger WandbModelCheckpoint WandbEvalCallback MlflowCallback MLflowCallback "
+    "NeptuneCallback PlotLossesKeras PlotLossesKerasTF TimeStopping".split()
 )
+#: The packages of the callbacks that are not Keras's own; those that are not in `_PER_EPOCH` act at every batch.
+_OF_OTHERS: dict[str, str] = {
+    "WandbCallback": "wandb", "WandbMetricsLogger": "wandb", "WandbModelCheckpoint": "wandb",
+    "WandbEvalCallback": "wandb", "MlflowCallback": "mlflow", "MLflowCallback": "mlflow",
+    "NeptuneCallback": "neptune", "NeptuneMonitor": "neptune", "PlotLossesKeras": "livelossplot",
+    "PlotLossesKerasTF": "livelossplot", "TimeStopping": "tensorflow_addons",
+    "TqdmCallback": "tqdm", "TQDMCallback": "keras_tqdm", "TQDMNotebookCallback": "keras_tqdm",
+    "TQDMProgressBar": "tensorflow_addons",
+}  # fmt: skip
 #: Arguments with which a callback acts every so many batches, and the values with which it does not.
 _FREQUENCY: dict[str, tuple[str, frozenset[object]]] = {
     "ModelCheckpoint": ("save_freq", frozenset({"epoch"})),
     "BackupAndRestore": ("save_freq", frozenset({"epoch"})),
     "TensorBoard": ("update_freq", frozenset({"epoch"})),
+    "WandbCallback": ("log_batch_frequency", frozenset({None})),
+    "WandbMetricsLogger": ("log_freq", frozenset({"epoch"})),
+    "WandbModelCheckpoint": ("save_freq", frozenset({"epoch"})),
+    "MlflowCallback": ("log_every_n_steps", frozenset({None})),
+    "MLflowCallback": ("log_every_n_steps", frozenset({None})),
+    "NeptuneCallback": ("log_on_batch", frozenset({False})),
 }
 _SIGNATURES: dict[str, tuple[str, ...] | str] = {
     "ModelCheckpoint": "callbacks.ModelCheckpoint",
     "TensorBoard": "callbacks.TensorBoard",
     "BackupAndRestore": ("backup_dir", "save_freq"),
+    "WandbCallback": ("monitor", "verbose", "mode"),
+    "WandbMetricsLogger": ("log_freq", "initial_global_step"),
+    "WandbModelCheckpoint": "callbacks.ModelCheckpoint",
+    "MlflowCallback": ("run",),
+    "MLflowCallback": ("run",),
+    "NeptuneCallback": ("run", "base_namespace"),
 }
 
 
@@ -926,7 +949,7 @@ def _gather(script: Script, expr: ast.expr, found: list[Value], seen: set[ast.AS
         match value.kind:
             case "constant" if value.literal is None:
                 continue
-            case "callback":
+            case kind if kind == "callback" or _known_as(value):
                 found.append(value)
                 continue
             case "sequence" if isinstance(node, ast.List | ast.Tuple | ast.BinOp) and owner:
@@ -1017,12 +1040,30 @@ def hooked_later(script: Script) -> str:
     return ""
 
 
+@_asked_once
+def logged_per_batch(script: Script) -> str:
+    """A library that adds callbacks of its own to every `fit`, which act at batches."""
+    for other in list(script.project.scripts.values()):
+        for call in other.calls_into("comet_ml"):
+            if other.called(call).endswith(("Experiment", ".start", ".init", ".login")):
+                return f"`{other.text(call.func)}` ({other.at(call)}) logs metrics of batches"
+        for call in other.calls_into("mlflow"):
+            for keyword in call.keywords if other.called(call).endswith(".autolog") else ():
+                every = other.values(keyword.value)
+                if keyword.arg is None or (
+                    keyword.arg == "log_every_n_steps"
+                    and not all(v.kind == "constant" and v.literal is None for v in every)
+                ):
+                    return f"`{other.text(call.func)}` ({other.at(call)}) may log metrics of batches"
+    return ""
+
+
 def acts_per_batch(callback: Value) -> str:
     """Why a callback does something at every batch, or may do; empty for one that acts per epoch."""
     if callback.cls is not None:
         return _class_acts_per_batch(callback)
-    name = callback.keras.removeprefix("callbacks.").removeprefix("experimental.")
-    if not callback.keras.startswith("callbacks."):
+    name = _known_as(callback)
+    if not name:
         return f"what `{_shown(callback)}` does per batch is not known"
     if callback.script is None or not isinstance(callback.node, ast.Call):
         return f"with which arguments `{name}` is made is not seen"
@@ -1036,16 +1077,39 @@ def acts_per_batch(callback: Value) -> str:
     return _frequency(callback.script, callback.node, name)
 
 
+def _known_as(value: Value) -> str:
+    """The class of a callback of Keras, or of one of another library that is known; "" for others."""
+    if value.keras.startswith("callbacks.") and value.kind in ("callback", "symbol"):
+        return value.keras.removeprefix("callbacks.").removeprefix("experimental.")
+    package, _, name = value.name.rpartition(".")
+    known = value.kind in ("object", "symbol") and value.cls is None and name in _OF_OTHERS
+    return name if known and re.match(_OF_OTHERS[name] + r"(\b|_)", package) else ""
+
+
+def _schedules(script: Script) -> bool:
+    return any(v.kind == "schedule" for s in script.project.scripts.values() for c in s.calls for v in s.values(c))
+
+
 def _frequency(script: Script, call: ast.Call, name: str) -> str:
     if name not in _FREQUENCY:
         return ""
     keyword, harmless = _FREQUENCY[name]
-    arguments = script.bind(call, _SIGNATURES[name])
+    signature = _SIGNATURES[name]
+    names = catalog.SIGNATURES[signature] if isinstance(signature, str) else signature
+    arguments = script.bind(call, names)
     given = arguments.get(keyword)
     if arguments.open:
         return f"arguments of `{name}` are given through `*` or `**`"
-    if given is not None and script.constant(given) not in harmless:
-        return f'`{name}` counts batches: its `{keyword}` is not "epoch"'
+    if name == "WandbMetricsLogger" and _schedules(script):
+        return f"`{name}` counts batches to log what a learning rate schedule gives"
+    if len(call.args) > len(names):
+        return f"which arguments `{name}` is given by position is not seen"
+    if given is None and name == "NeptuneCallback":
+        return "early versions of `NeptuneCallback` act at every batch where `log_on_batch=False` is not given"
+    known = [v.literal for v in script.values(given) if v.kind == "constant"] if given is not None else []
+    if given is not None and (len(known) != len(script.values(given)) or not harmless.issuperset(known)):
+        (usual, *_) = harmless
+        return f"`{name}` may count batches: its `{keyword}` is not {usual!r}".replace("'", '"')
     profile = arguments.get("profile_batch") if name == "TensorBoard" else None
     if profile is not None and script.constant(profile) != 0:
         return "`TensorBoard` profiles batches that are given by number"
@@ -1068,8 +1132,8 @@ def _class_acts_per_batch(callback: Value) -> str:
         for base in owner.bases(node):
             if base.kind == "class":
                 continue
-            path = base.keras.removeprefix("callbacks.").removeprefix("experimental.")
-            if base.kind != "symbol" or not base.keras.startswith("callbacks.") or path not in _PER_EPOCH:
+            path = _known_as(base)
+            if base.kind != "symbol" or path not in _PER_EPOCH:
                 if base.name in ("builtins.object", "abc.ABC"):
                     continue
                 parent = base.name or "an unknown class"

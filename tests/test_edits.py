@@ -142,6 +142,35 @@ def test_rename_and_replace() -> None:
     )  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("m.fit_generator(a,\n                k=1)\n", "m.fit(a,\n      k=1)\n"),
+        ("if x:\n    m.fit_generator(a,  # why\n                    # that\n                    f(1,\n"
+         "                      2),\n                    )\n",
+         "if x:\n    m.fit(a,  # why\n          # that\n          f(1,\n            2),\n          )\n"),
+        ("if x:\n\tm.fit_generator(a,\n\t                k=1)\n", "if x:\n\tm.fit(a,\n\t      k=1)\n"),
+        ("if x:\n\tm.fit_generator(a,\n\t\t\tk=1)\n", "if x:\n\tm.fit(a,\n\t\t\tk=1)\n"),
+        ("m.fit_generator(a,\n    k=1)\n", "m.fit(a,\n    k=1)\n"),
+        ("m.fit_generator(\n                    a)\n", "m.fit(\n                    a)\n"),
+        ('m.fit_generator("""a\n                b""",\n                k=1)\n',
+         'm.fit("""a\n                b""",\n      k=1)\n'),
+        ("é = m.fit_generator(a,\n                    k=1)\n", "é = m.fit(a,\n          k=1)\n"),
+        ("r = g(m.fit_generator(a,\n                      k=1),\n      b)\n", "r = g(m.fit(a,\n            k=1),\n      b)\n"),
+    ],
+)  # fmt: skip
+def test_lines_aligned_with_a_bracket_move_with_it(before: str, after: str) -> None:
+    assert edit(before, lambda t: [Rename(call(t, "fit_generator").func, "fit")]) == after
+
+
+def test_lines_aligned_with_a_bracket_move_with_any_edit_before_it() -> None:
+    before = "ds = x.map(f).batch(8,\n                    k=1)\n"
+    grown = "ds = x.map(f, n=2).batch(8,\n                         k=1)\n"
+    assert edit(before, lambda t: [SetKeyword(call(t, "map"), "n", "2")]) == grown
+    wrapped = "ds = W(x.map(f).batch(8,\n                      k=1))\n"
+    assert edit(before, lambda t: [Wrap(call(t, "batch"), "W(...)")]) == wrapped
+
+
 def after(statement: str, text: str, **more: object) -> Callable[[ast.Module], list[Edit]]:
     def make(tree: ast.Module) -> list[Edit]:
         node = next(n for n in ast.walk(tree) if isinstance(n, ast.stmt) and ast.unparse(n).startswith(statement))
@@ -255,6 +284,12 @@ LONG = "a" * 30
             lambda t: [Chain(call(t, "batch"), "prefetch(tf.data.AUTOTUNE)")],
             f"    d = (\n        tf.data.Dataset.list({LONG})\n        .map(f)\n        .batch({LONG})\n"
             "        .prefetch(tf.data.AUTOTUNE)\n    )  # why\n",
+        ),
+        (  # one call per line, those without arguments too
+            f"    d = x.shuffle({LONG}).cache().repeat().batch({LONG})\n",
+            lambda t: [Chain(find(t, ast.Call, "batch"), "prefetch(tf.data.AUTOTUNE)")],
+            f"    d = (\n        x.shuffle({LONG})\n        .cache()\n        .repeat()\n        .batch({LONG})\n"
+            "        .prefetch(tf.data.AUTOTUNE)\n    )\n",
         ),
         (  # the outermost call that stands in one line
             f"    m = Model([\n      g(Dense({LONG}, {LONG}), {LONG[:15]}),\n    ])\n",

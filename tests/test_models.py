@@ -38,6 +38,40 @@ def _shown(value: object) -> str:
 
 
 SEQUENTIAL = {
+    """
+    class Net:
+        def __init__(self):
+            self.net = Sequential()
+            self.body()
+            self.head(2)
+        def block(self, n):
+            self.net.add(layers.Dense(n))
+        def body(self):
+            for n in sizes:
+                self.block(n)
+        def head(self, n):
+            self.net.add(layers.Dense(n + 1))
+    model = Net().net
+    """: ["Dense(n + 1)"],
+    """
+    class Net:
+        def __init__(self):
+            self.net = Sequential()
+        def build(self, kinds):
+            for kind in kinds:
+                if kind == "dense":
+                    self.net.add(layers.Dense(1))
+                else:
+                    self.net.add(layers.Dense(2))
+    model = Net().net
+    """: ["Dense(1)", "Dense(2)"],
+    """
+    model = Sequential()
+    def one(): model.add(layers.Dense(1))
+    def two(): model.add(layers.Dense(2))
+    two()
+    one()
+    """: ["Dense(1)"],
     "model = Sequential([layers.Dense(1), layers.Dense(2)])": ["Dense(2)"],
     "model = Sequential([layers.Dense(1), layers.Dropout(0.5), layers.ReLU()])": ["ReLU() < Dropout(0.5) < Dense(1)"],
     "model = Sequential([layers.Dense(1)] + [layers.Dense(2) for _ in range(3)])": ["Dense(2)"],
@@ -206,7 +240,9 @@ UNSEEN = {
     "import hub\nmodel = Sequential([hub.KerasLayer('u')])": "`hub.KerasLayer` is not a layer",
     "i = Input((1,))\nmodel = Model(i, make()(i))": "which layer makes the output `make()(i)` is not known",
     "i = Input((1,))\nmodel = Model(i, layers.Dense(1)(make()(i)))": "what makes the tensor `make()(i)` is not known",
-    "model = Sequential()": "no layer is seen",
+    "model = Sequential()": "no layer is added to the model where it can be seen",
+    "model = Sequential()\nfill(model)": "which layers `fill` (/nowhere/train.py:4) adds to the model is not seen",
+    "model = Sequential(*given)": "through `*` or `**`",
     "class Net(Model):\n    pass\n\nmodel = Net()": "no `call`",
     """
     one = Sequential([layers.Dense(1)])

@@ -182,9 +182,46 @@ def test_callbacks_of_keras(callback: str, reason: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("module", "callback", "reason"),
+    [
+        ("wandb.keras", "WandbCallback()", ""),
+        ("wandb.keras", "WandbCallback(save_model=False, log_weights=True)", ""),
+        ("wandb.keras", "WandbCallback(log_batch_frequency=10)", "log_batch_frequency"),
+        ("wandb.integration.keras", "WandbMetricsLogger()", ""),
+        ("wandb.keras", "WandbMetricsLogger('epoch')", ""),
+        ("wandb.keras", "WandbMetricsLogger(log_freq='batch')", "log_freq"),
+        ("wandb.keras", "WandbMetricsLogger(log_freq=every)", "log_freq"),
+        ("wandb.keras", "WandbModelCheckpoint('m.keras')", ""),
+        ("wandb.keras", "WandbModelCheckpoint('m.keras', save_freq=9)", "save_freq"),
+        ("mlflow.keras", "MlflowCallback()", ""),
+        ("mlflow.tensorflow", "MlflowCallback(log_every_epoch=False, log_every_n_steps=5)", "log_every_n_steps"),
+        ("mlflow.keras", "MlflowCallback(False, 5)", "by position"),
+        ("neptune.integrations.tensorflow_keras", "NeptuneCallback(run=run, log_on_batch=False)", ""),
+        ("neptune.integrations.tensorflow_keras", "NeptuneCallback(run=run)", "early versions"),
+        ("tqdm.keras", "TqdmCallback(verbose=2)", "acts at every batch"),
+        ("keras_tqdm", "TQDMNotebookCallback()", "acts at every batch"),
+        ("tensorflow_addons.callbacks", "TQDMProgressBar()", "acts at every batch"),
+        ("livelossplot", "PlotLossesKeras()", ""),
+    ],
+)
+def test_callbacks_of_other_libraries(module: str, callback: str, reason: str) -> None:
+    imported = f"from {module} import {callback.partition('(')[0]}\n"
+    (value,), why = callbacks(training(f"{imported}model.fit(x, y, callbacks=[{callback}])").fits[0].site)
+    assert not why
+    assert reason in acts_per_batch(value) and bool(reason) == bool(acts_per_batch(value))
+
+
+def test_a_schedule_is_logged_by_the_number_of_batches() -> None:
+    text = "from wandb.keras import WandbMetricsLogger\nrate = keras.optimizers.schedules.ExponentialDecay(1, 9, 0.5)\n"
+    (value,), _ = callbacks(training(f"{text}model.fit(x, y, callbacks=[WandbMetricsLogger()])").fits[0].site)
+    assert "counts batches" in acts_per_batch(value)
+
+
+@pytest.mark.parametrize(
     ("body", "reason"),
     [
         ("class C(keras.callbacks.Callback):\n    def on_epoch_end(self, epoch, logs=None): print(epoch)", ""),
+        ("from wandb.keras import WandbEvalCallback\nclass C(WandbEvalCallback):\n    def add(self): go()", ""),
         ("class C(keras.callbacks.Callback):\n    def on_batch_end(self, batch, logs=None): print(batch)", "on_batch"),
         ("class C(keras.callbacks.Callback):\n    def on_train_batch_begin(self, b, logs=None): go()", "on_train_batch"),
         ("class C(keras.callbacks.Callback):\n    def on_test_batch_end(self, b, logs=None): go()", "on_test_batch"),
@@ -224,7 +261,7 @@ def test_callbacks_of_the_script(body: str, reason: str) -> None:
         ("cbs = A()", ["A"], ""),
         ("cbs = list()\ncbs.append(A())", ["A"], ""),
         ("cbs = [Unknown()]", [], "Unknown"),
-        ("import tqdm.keras\ncbs = [tqdm.keras.TqdmCallback()]", [], "TqdmCallback"),
+        ("import own_kit.keras\ncbs = [own_kit.keras.TqdmCallback()]", [], "TqdmCallback"),
         ("cbs = [A()]\ncbs[0] = thing", ["A"], "replaced"),
         ("cbs = options.callbacks", [], "cbs"),
         ("cbs = [c() for c in kinds]", [], "cbs"),

@@ -177,6 +177,15 @@ def test_keras_3_has_no_fit_generator(before: str, after: str) -> None:
     check.fixes(FIT_GENERATOR + before + "\n", FIT_GENERATOR + after + "\n", target="keras3")
 
 
+def test_lines_below_the_opening_bracket_stay_below_it() -> None:
+    indent = " " * len("net.fit_generator(")
+    before = (
+        f"net.fit_generator(batches(),\n{indent}steps_per_epoch=10,  # all\n{indent}workers=1,\n{indent}epochs=3)\n"
+    )
+    after = before.replace(f"{indent}workers=1,\n", "").replace("_generator", "").replace(indent, " " * 8)
+    check.fixes(FIT_GENERATOR + before, FIT_GENERATOR + after, target="keras3")
+
+
 def test_names_of_keras_1_are_refused() -> None:
     check.refuses(
         FIT_GENERATOR + "net.fit_generator(batches(), samples_per_epoch=100, nb_epoch=2)\n",

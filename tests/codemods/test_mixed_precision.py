@@ -1378,3 +1378,94 @@ def test_watched_operations_do_not_go_with_loss_scaling() -> None:
 )
 def test_hidden_layers_that_are_called_by_themselves(use: str) -> None:
     Check("mixed-precision").refuses(TRAINED + use + "\n", "calls a layer of the model by itself")
+
+
+NET = """
+import tensorflow as tf
+class Net(tf.keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.head = tf.keras.layers.Dense(1)
+        self.body = [tf.keras.layers.Dense(8) for _ in range(3)]
+        self.first = tf.keras.layers.Dense(8)
+    def encode(self, x):
+        return {}
+    def call(self, x):
+        return self.head(self.encode(x))
+net = Net()
+net.compile("sgd", "mse")
+net.fit(x, y)
+"""
+
+
+@pytest.mark.parametrize("code", ["self.layers[2](x)", "self.body[i](x)", "self.get_layer(index=2)(x)"])
+def test_layers_that_a_model_calls_of_its_own_are_inside_it(code: str) -> None:
+    before = NET.format(code)
+    after = before.replace("as tf\n", "as tf\n" + POLICY).replace("Dense(1)", 'Dense(1, dtype="float32")')
+    check.fixes(before, after)
+    check.refuses(before + "print(net.encode(x))\n", "by itself") if "body" not in code else None
+
+
+def test_a_layer_of_a_model_that_may_be_the_output_is_float32_in_it() -> None:
+    check.refuses(NET.format("self.layers[i](x) + self.first(x)"), "float32")
+
+
+@pytest.mark.parametrize("loop", ["for layer in self.layers", "for i, layer in enumerate(self.layers)"])
+def test_a_list_of_layers_of_a_class_of_its_own(loop: str) -> None:
+    before = f"""
+    import tensorflow as tf
+    class Block(tf.keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.layers = [tf.keras.layers.Dense(8), tf.keras.layers.Dense(8)]
+        def call(self, x):
+            {loop}:
+                x = layer(x)
+            return x
+    net = tf.keras.Sequential([Block(), tf.keras.layers.Dense(1)])
+    net.compile("sgd", "mse")
+    net.fit(x, y)
+    """
+    after = before.replace("as tf\n", f"as tf\n    {POLICY}").replace("Dense(1)", 'Dense(1, dtype="float32")')
+    check.fixes(before, after)
+
+
+@pytest.mark.parametrize(
+    ("layer", "kept"),
+    [
+        ("layers.SimpleRNN(8, activation='relu'{})", True),
+        ("layers.SimpleRNN(8, 'linear'{})", True),
+        ("layers.LSTM(8, activation=None{})", True),
+        ("layers.GRU(8, activation=tf.nn.elu{})", True),
+        ("layers.GRU(8, activation=choose(){})", True),
+        ("layers.ConvLSTM2D(8, 3, activation='relu'{})", True),
+        ("layers.Bidirectional(layers.LSTM(8, activation='relu'{}))", True),
+        ("layers.SimpleRNN(8{})", False),
+        ("layers.LSTM(8, 'tanh'{})", False),
+        ("layers.GRU(8, activation=tf.keras.activations.sigmoid{})", False),
+    ],
+)
+@pytest.mark.parametrize("target", ["tf2.15", "keras3"])
+def test_recurrent_layers_that_may_grow_stay_in_float32(layer: str, kept: bool, target: str) -> None:
+    made = "model = Sequential([layers.Dense(8), {}, layers.Dense(1{})])\n"
+    quote = "'" if "'" in layer else '"'
+    before = HEAD + made.format(layer.format(""), "") + TRAIN
+    pin = f", dtype={quote}float32{quote}"
+    fixed = made.format(layer.format(pin if kept else ""), ', dtype="float32"')
+    result = check.run(before, target=target)
+    assert result.after.decode().replace("'", '"') == (HEAD + POLICY + fixed + TRAIN).lstrip().replace("'", '"')
+    result = check.run(before, target=target, amp_dtype="bfloat16")
+    assert result.after.decode().count("float32") == 1  # bfloat16 has the range
+
+
+def test_recurrent_cells_that_may_grow() -> None:
+    model = "model = Sequential([layers.RNN(layers.LSTMCell(8{})), layers.Dense(8), layers.Dense(1)])\n"
+    check.refuses(HEAD + model.format(", activation='relu'") + TRAIN, "may exceed float16 from step to step")
+    assert not check.run(HEAD + model.format("") + TRAIN).refused
+
+
+def test_recurrent_layers_whose_arguments_are_not_seen() -> None:
+    check.refuses(
+        HEAD + "model = Sequential([layers.Dense(8), layers.GRU(8, **options), layers.Dense(1)])\n" + TRAIN,
+        "may have to stay in float32 cannot all be seen",
+    )

@@ -476,3 +476,13 @@ model.fit(a if flag else b)
 model.evaluate(b)
 """,
     )
+
+
+@pytest.mark.parametrize(
+    "made", ["lib.make().shuffle(9).batch(8).cache()", "lib.make().batch(8)\nds = ds.map(f)\nds = ds.repeat()"]
+)
+def test_a_dataset_of_a_library_that_is_not_seen(made: str) -> None:
+    text = f"{HEAD}import lib\nds = {made}\n"
+    check.refuses(text + "model.fit(ds)\n", "the dataset `ds` cannot be followed to where it is made")
+    check.ignores(text + "print(ds)\n")
+    check.ignores(f"{HEAD}import lib\nds = lib.make().cache()\nmodel.fit(ds)\n")

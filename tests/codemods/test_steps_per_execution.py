@@ -81,8 +81,8 @@ def test_every_compile_of_one_model() -> None:
         ("model.fit(*load())", "through `*` or `**`"),
         ("model.fit(load(), load())", "the number of samples in the arrays is not known"),
         ("model.fit(x, y, **options)", "through `*` or `**`"),
-        ("model.fit(x[:32], y[:32]); model.fit(x, y)", "no number from 2 to 32 divides the 1 and 16 steps"),
-        ("model.fit(x, y, steps_per_epoch=37)", "no number from 2 to 32 divides the 37 steps"),
+        ("model.fit(x[:32], y[:32]); model.fit(x, y)", "no number from 2 to 32 divides all of 1 and 16 training steps"),
+        ("model.fit(x, y, steps_per_epoch=37)", "no number from 2 to 32 divides 37 training steps"),
         ("model.fit(x, y, steps_per_epoch=n)", "`steps_per_epoch` is not known"),
         ("model.fit(gen())", "what `gen()` is is not known"),
         ("def gen():\n    yield 1\nmodel.fit(gen())", "a generator does not tell"),
@@ -465,3 +465,35 @@ def test_hooks_that_are_set_later(later: str) -> None:
         """,
         "is set",
     )
+
+
+def test_the_numbers_of_steps_are_told_apart() -> None:
+    fit = "model.fit(x, y, batch_size=64, validation_data=(x[:37], y[:37]))\nmodel.evaluate(x[:99], y[:99], 8)\n"
+    refuses(
+        COMPILE + fit,
+        "no number from 2 to 32 divides all of 8 training steps, 1 validation step and 13 batches of `evaluate`",
+        target="keras3",
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "reason"),
+    [
+        (
+            "import mlflow\nmlflow.tensorflow.autolog(log_every_epoch=False, log_every_n_steps=5)\n",
+            "`mlflow.tensorflow",
+        ),
+        (
+            "from comet_ml import Experiment\nexperiment = Experiment()\n",
+            "`Experiment` (line 7) logs metrics of batches",
+        ),
+    ],
+)
+def test_libraries_that_log_batches(before: str, reason: str) -> None:
+    refuses(before + COMPILE + "model.fit(x, y)\n", reason)
+
+
+def test_what_logs_epochs_is_no_matter() -> None:
+    before = "import mlflow\nfrom wandb.keras import WandbCallback\nmlflow.autolog()\n"
+    fit = "model.fit(x, y, callbacks=[WandbCallback()])\n"
+    fixes(before + COMPILE + fit, before + FIXED.format(16) + fit)

@@ -469,3 +469,15 @@ def test_code_reached_through_the_optimizer_and_the_weights(optimizer: str, dens
         """
     Check("xla").refuses(script, f"`{operation}`")
     assert b", jit_compile=False)" in Check("xla").run(script, target="keras3").after
+
+
+def test_what_another_file_defines_for_its_own_runs_is_no_part_of_the_step(tmp_path: Path) -> None:
+    (tmp_path / "losses.py").write_text(
+        "import tensorflow as tf\ndef loss(y, p):\n    return tf.reduce_mean(tf.square(y - p))\n"
+        "if __name__ == '__main__':\n    import matplotlib.pyplot as plt\n"
+        "    def loss(y, p):\n        plt.figure()\n"
+    )
+    text = "from losses import loss\n" + HEAD + MODEL + "model.compile('adam', loss{})\n" + FIT
+    check.fixes(text.format(""), text.format(", jit_compile=True"), folder=tmp_path)
+    (tmp_path / "losses.py").write_text((tmp_path / "losses.py").read_text().replace("if __name__", "if name"))
+    check.refuses(text.format(""), "`plt.figure`", folder=tmp_path)
