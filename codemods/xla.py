@@ -26,14 +26,17 @@ from rewriter.training import (
 )
 from rewriter.values import Value
 
+ON_CPU = "training runs on a CPU, where XLA seldom makes a Keras model faster"
+TRY_ON_CPU = "`tfboost tune` measures whether it does; `--select xla` applies it"
+
 
 @codemod(level=2, phase="compile", hardware="GPU")
 def xla(script: Script) -> Iterator[Finding]:
     """Compile the training step with XLA.
 
     Why: XLA fuses the operations of a step into few kernels. On a GPU that saves launches and memory traffic.
-    On a CPU it seldom pays, and is not applied where the target is known to be one. Numbers agree up to
-    rounding; dropout masks come from another generator.
+    On a CPU it seldom pays: where the target is known to be one, only `--select xla` applies it, and `tune`,
+    which measures. Numbers agree up to rounding; dropout masks come from another generator.
     Keras 2 (TensorFlow 2.8 and later): `compile(jit_compile=True)`. Every new shape is compiled anew, so
     shapes must be fixed. A smaller last batch costs one more compilation; a training dataset that is shuffled
     again in every epoch, has more than one batch and is used for nothing else drops it instead
@@ -71,7 +74,7 @@ def xla(script: Script) -> Iterator[Finding]:
         if place is None or not (training.fits or on_batch):
             continue
         node = training.node_in(script)
-        if script.target.keras == 3:
+        if script.target.keras == 3 and not _asked_for_on_cpu(script):
             if distribution(script)[0] or runs_eagerly(training) or other_backend(script):
                 continue  # TensorFlow does not compile then
             finding = _keras3(training, node, place)
@@ -79,10 +82,13 @@ def xla(script: Script) -> Iterator[Finding]:
                 yield finding
             elif not told:
                 told = True
-                yield Refusal(node, 'nothing to add: Keras 3 compiles on a GPU by itself (`jit_compile="auto"`)')
+                if script.target.cpu:
+                    yield Refusal(node, ON_CPU, TRY_ON_CPU)
+                else:
+                    yield Refusal(node, 'nothing to add: Keras 3 compiles on a GPU by itself (`jit_compile="auto"`)')
             continue
         if reason := _no_use(script):
-            yield Refusal(node, reason)
+            yield Refusal(node, reason, TRY_ON_CPU if reason == ON_CPU else "")
             return
         reason = place if isinstance(place, str) else refused(training)
         if reason:
@@ -105,9 +111,12 @@ def _no_use(script: Script) -> str:
     target = script.target
     if not target.since(2, 8):
         return f"`compile` takes `jit_compile` from TensorFlow 2.8 on ({target})"
-    if target.cpu:
-        return "training runs on a CPU, where XLA seldom makes a Keras model faster"
-    return ""
+    return ON_CPU if target.cpu and not _asked_for_on_cpu(script) else ""
+
+
+def _asked_for_on_cpu(script: Script) -> bool:
+    asked = script.options.select
+    return script.target.cpu and asked is not None and "xla" in asked
 
 
 def _keras3(training: Training, node: ast.AST, place: ast.Call | str) -> Finding | None:

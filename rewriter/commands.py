@@ -337,7 +337,9 @@ def tune(
     asked = _asked(level, select, ignore, amp_dtype, None)
 
     def rewrite_with(names: tuple[str, ...] | None) -> tuple[bytes, tuple[str, ...]]:
-        wanted = asked if names is None else replace(asked, select=frozenset(names), ignore=frozenset())
+        wanted = _all_by_name(asked, level or 2)
+        if names is not None:
+            wanted = replace(asked, select=frozenset(names), ignore=frozenset())
         _, (found,) = _rewritten([script], wanted, interpreter, 1)
         if found.error:
             _fail(str(found.error))
@@ -379,6 +381,15 @@ def _must_train_the_same(
     if result.exit_code:
         _emit("nothing was written\n", error=True)
         raise typer.Exit(result.exit_code)
+
+
+def _all_by_name(asked: work.Asked, level: int) -> work.Asked:
+    """Named codemods are also tried where they seldom pay, as XLA on a CPU: `tune` measures."""
+    from .codemod import registry
+
+    if asked.select is not None:
+        return asked
+    return replace(asked, select=frozenset(one.name for one in registry().values() if one.level <= level))
 
 
 def _check_scripts(*paths: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -369,14 +370,17 @@ def test_keras_3_where_it_does_not_compile_anyway() -> None:
     assert result.after == result.before
 
 
-def test_a_cpu(tmp_path: Path) -> None:
-    from dataclasses import replace
-
+@pytest.mark.parametrize("target", ["tf2.15", "keras3"])
+def test_a_cpu(target: str, tmp_path: Path) -> None:
+    """Only where it is named: by the user, or by `tune`, which measures."""
     path = tmp_path / "train.py"
-    target = replace(named("tf2.15"), cpu=True)
-    data = (HEAD + MODEL + COMPILE + FIT).encode()
-    (result,) = rewrite([path], Options(2, frozenset({"xla"})), lambda _: target, {path: data})
-    assert result.after == data and "runs on a CPU" in result.refused[0].reason
+    cpu = replace(named(target), cpu=True)
+    before, after = ((HEAD + MODEL + compiled + FIT).encode() for compiled in (COMPILE, FIXED))
+    (result,) = rewrite([path], Options(2), lambda _: cpu, {path: before})
+    assert b"jit_compile" not in result.after
+    assert any("runs on a CPU" in r.reason and "tune" in r.hint for r in result.refused)
+    (result,) = rewrite([path], Options(2, frozenset({"xla"})), lambda _: cpu, {path: before})
+    assert result.after == after
 
 
 PROOF = """
