@@ -94,6 +94,9 @@ Jobs = Annotated[
         show_default=False,
     ),
 ]
+ForceExclude = Annotated[
+    bool, typer.Option("--force-exclude", help="Leave out what the configuration excludes, also where it is named.")
+]
 Format = Annotated[str, typer.Option("--format", metavar="text|json", help="Of the report.")]
 
 
@@ -147,6 +150,7 @@ def rewrite(
     script_args: Annotated[
         str, typer.Option(metavar="'ARGS'", show_default=False, help="For the script, with --validate.")
     ] = "",
+    force_exclude: ForceExclude = False,
 ) -> None:
     """Write faster scripts, and explain every change and every refusal.
 
@@ -163,7 +167,9 @@ def rewrite(
     to_stdout = output == "-" or (stdin and output is None and not diff)
     out = None if output == "-" else output
     asked = _asked(level, select, ignore, amp_dtype, target)
-    data, reports = _rewritten(paths, asked, python, jobs, out)
+    data, reports = _rewritten(paths, asked, python, jobs, out, force_exclude)
+    if script_args and not validate:
+        raise typer.BadParameter("goes with --validate", param_hint="--script-args")
     if validate and any(one.status == "changed" for one in reports):
         _must_train_the_same(paths[0], reports, script_args, python, level or 2)
     if out is not None:
@@ -217,11 +223,13 @@ def check(
     format: Format = "text",
     jobs: Jobs = None,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No summary, only findings and errors.")] = False,
+    force_exclude: ForceExclude = False,
 ) -> None:
     """List what could be faster, and exit with 1 when there is something: for commit hooks and CI."""
     _is_stdin(paths)
     _check_format(format)
-    _, reports = _rewritten(paths, _asked(level, select, ignore, amp_dtype, target), python, jobs)
+    asked = _asked(level, select, ignore, amp_dtype, target)
+    _, reports = _rewritten(paths, asked, python, jobs, force_exclude=force_exclude)
     if format == "text":
         _emit(report.check_lines(reports))
     _finish(reports, "check", format, quiet=quiet, error=format == "text")
@@ -231,7 +239,7 @@ Runs = Annotated[int, typer.Option("--pairs", min=0, metavar="N", help="Runs of 
 Budget = Annotated[
     float, typer.Option(min=0.1, metavar="SECONDS", help="How long a run trains about, after its first step.")
 ]
-Steps = Annotated[int, typer.Option(min=0, metavar="N", help="Training steps of a run, instead of --budget.")]
+Steps = Annotated[int, typer.Option(min=0, metavar="N", show_default=False, help="Train so many steps instead.")]
 Timeout = Annotated[float, typer.Option(min=1, metavar="SECONDS", help="A run that takes longer is ended.")]
 Page = Annotated[
     Path | None, typer.Option("--report", metavar="OUT.html", show_default=False, help="Write the report as a page.")
@@ -242,7 +250,10 @@ Synthetic = Annotated[
 Keep = Annotated[bool, typer.Option("--keep", help="Keep what the runs write, and say where.")]
 Isolation = Annotated[
     str,
-    typer.Option(metavar="auto|namespace|copy", help="How the runs are kept from changing files: see `README.md`."),
+    typer.Option(
+        metavar="auto|namespace|copy",
+        help="What keeps the runs from changing files: an overlay of the file system, or a copy of the folder.",
+    ),
 ]
 
 
@@ -276,6 +287,8 @@ def validate(
     from .runner.validate import Conditions
 
     _check_format(format)
+    if pairs in (1, 2):
+        raise typer.BadParameter("must be 0, or at least 3 for an interval", param_hint="--pairs")
     _check_scripts(original, rewritten)
     with runner.told():
         runner.validate(
@@ -306,7 +319,10 @@ def tune(
     script_args: Annotated[
         list[str] | None, typer.Argument(metavar="[-- ARGS...]", show_default=False, help="For the script.")
     ] = None,
-    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="OUT", show_default=False)] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="OUT", show_default=False, help="Write the result there. [required]"),
+    ] = None,
     level: Level = None,
     select: Select = None,
     ignore: Ignore = None,
@@ -333,11 +349,13 @@ def tune(
     _check_scripts(script)
     if output is None:
         raise typer.BadParameter("name the file to write", param_hint="-o")
+    if output.exists() and output.samefile(script):
+        raise typer.BadParameter("would overwrite the script: name another file", param_hint="-o")
     interpreter = runner.interpreter(python)
     asked = _asked(level, select, ignore, amp_dtype, None)
 
     def rewrite_with(names: tuple[str, ...] | None) -> tuple[bytes, tuple[str, ...]]:
-        wanted = _all_by_name(asked, level or 2)
+        wanted = _all_by_name(asked, level or 2, script)
         if names is not None:
             wanted = replace(asked, select=frozenset(names), ignore=frozenset())
         _, (found,) = _rewritten([script], wanted, interpreter, 1)
@@ -383,19 +401,28 @@ def _must_train_the_same(
         raise typer.Exit(result.exit_code)
 
 
-def _all_by_name(asked: work.Asked, level: int) -> work.Asked:
+def _all_by_name(asked: work.Asked, level: int, script: Path) -> work.Asked:
     """Named codemods are also tried where they seldom pay, as XLA on a CPU: `tune` measures."""
     from .codemod import registry
 
-    if asked.select is not None:
+    settings = Configs().of(script)
+    if asked.select is not None or settings.select is not None:
         return asked
-    return replace(asked, select=frozenset(one.name for one in registry().values() if one.level <= level))
+    ignored = settings.ignore if asked.ignore is None else asked.ignore
+    names = (one.name for one in registry().values() if one.level <= level)
+    return replace(asked, select=frozenset(names) - ignored)
 
 
 def _check_scripts(*paths: Path) -> None:
+    from .source import parse
+
     for path in paths:
         if not path.is_file():
             raise typer.BadParameter(f"{path} is not a file")
+        try:
+            parse(files.read(path), path)
+        except SourceError as error:
+            _fail(str(error))
 
 
 def _isolation(name: str) -> Any:
@@ -480,7 +507,12 @@ def _checked(names: Sequence[str], option: str) -> None:
 
 
 def _rewritten(
-    paths: Sequence[Path], asked: work.Asked, python: str | None, jobs: int | None, out: str | None = None
+    paths: Sequence[Path],
+    asked: work.Asked,
+    python: str | None,
+    jobs: int | None,
+    out: str | None = None,
+    force_exclude: bool = False,
 ) -> tuple[dict[Path, bytes], list[FileReport]]:
     """The bytes of every file that is meant and can be read, and what became of every file, in order."""
     configs = Configs()
@@ -493,7 +525,7 @@ def _rewritten(
             settings[files.STDIN] = configs.of_folder(str(Path.cwd()))
             order[files.STDIN] = None
         else:
-            for path in files.find(paths, _excluded(configs, out)):
+            for path in files.find(paths, _excluded(configs, out), force_exclude):
                 order[path] = None
                 settings[path] = configs.of(path)
                 try:

@@ -33,15 +33,18 @@ def shown(path: Path | str) -> str:
 # -- finding -------------------------------------------------------------------------------------------------
 
 
-def find(given: Sequence[Path], excludes: Callable[[Path], bool]) -> Iterator[Path]:
-    """The files meant by paths: files as they are, folders with every *.py below; each file once."""
+def find(given: Sequence[Path], excludes: Callable[[Path], bool], force: bool = False) -> Iterator[Path]:
+    """The files meant by paths: files as they are, folders with every *.py below; each file once.
+
+    force: a file that is excluded is left out even where it is named.
+    """
     seen: set[str] = set()
     absolute = any(path.is_absolute() for path in given) and not all(path.is_absolute() for path in given)
     for path in given:
         path = Path(os.path.abspath(path)) if absolute else Path(os.path.normpath(path))
         for found in sorted(_walk(path, excludes)) if os.path.isdir(path) else [path]:
             real = os.path.realpath(found)
-            if real not in seen:
+            if real not in seen and not (force and found == path and excludes(path)):
                 seen.add(real)
                 yield found
 

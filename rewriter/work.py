@@ -61,7 +61,8 @@ class Asked:
         return Options(
             self.level or settings.level or 2,
             settings.select if self.select is None else self.select,
-            settings.ignore if self.ignore is None else self.ignore,
+            # the command line wins: what it selects, no configuration takes away
+            self.ignore if self.ignore is not None else frozenset() if self.select is not None else settings.ignore,
             self.amp_dtype or settings.amp_dtype,
             {path: names for path in paths if (names := settings.ignored_in(path))},
         )

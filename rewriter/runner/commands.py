@@ -97,7 +97,9 @@ def tune(
         console = _console()
         for part in report.tuning_as_text(found, out):
             console.print(part)
-    if page is not None and found.validation is not None:
+    if page is not None and found.validation is None:
+        print(f"{page} is not written: there is nothing to show", file=sys.stderr)
+    elif page is not None and found.validation is not None:
         from .page import write as write_page
 
         options = Options(level, frozenset(found.kept))
@@ -183,4 +185,7 @@ def told() -> Iterator[None]:
 def _console(stderr: bool = False) -> Console:
     from rich.console import Console
 
-    return Console(highlight=False, soft_wrap=True, stderr=stderr)
+    console = Console(highlight=False, soft_wrap=True, stderr=stderr)
+    if not console.is_terminal:
+        console.width = 160  # nobody's window: nothing is cut
+    return console

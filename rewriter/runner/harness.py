@@ -11,7 +11,7 @@ The configuration:
     records         folder of the event files, one a rank
     mode            "speed": the least that is needed to know samples and time; "parity": every step's loss and data too
     seed            0: Python, NumPy and TensorFlow are seeded the same in every run; n > 0: differently, and the seeds
-                    that the script sets are moved too
+                    that the script sets are moved too. What no script seeds differs from rank to rank, as it would
     unseeded        true: TensorFlow gets no seed but the script's own
     samples         stop when training has seen so many (on all ranks together); 0: no limit
     steps           stop after so many training steps; 0: no limit
@@ -26,6 +26,7 @@ import importlib.abc
 import importlib.machinery
 import inspect
 import json
+import math
 import os
 import random
 import sys
@@ -39,8 +40,9 @@ BEGIN = time.perf_counter()
 INTERVAL = 0.05
 #: Seconds between two writes to the event file.
 FLUSH = 1.0
-#: How far apart the seeds of two runs are.
+#: How far apart the seeds of two runs are, and those of two ranks where the script sets none.
 SEED_STRIDE = 7919
+RANK_STRIDE = 104729
 
 
 def now():
@@ -66,6 +68,9 @@ class Recorder:
         self.rows = []
         self.flushed = now()
         self.closing = self.done = False
+        self.ending = "finished"  # what the end of the process means
+        self.forks = 0
+        self.child = self.told = False  # a fork of the process that is recorded; and that it trains was told
         self.lock = threading.RLock()
         path = os.path.join(config["records"], "rank-%d.jsonl" % self.rank)
         self.file = open(path, "a", encoding="utf-8")  # noqa: SIM115
@@ -74,8 +79,11 @@ class Recorder:
     def emit(self, event, **fields):
         with self.lock:
             self.write_rows()
-            fields["event"] = event
-            self.file.write(json.dumps(fields, default=plain) + "\n")
+            self.write(dict(fields, event=event))
+
+    def write(self, event):
+        if not self.child:
+            self.file.write(json.dumps(event, default=plain) + "\n")
             self.file.flush()
 
     def trouble(self, where):
@@ -84,6 +92,12 @@ class Recorder:
 
     def step(self, loop, epoch, steps, samples, loss, moment):
         """Steps have ended, the last at `moment`. `loss` may be a tensor: it is read when the row is written."""
+        if self.child:
+            if not self.told:
+                self.told = True
+                self.file.write('{"event": "elsewhere"}\n')
+                self.file.flush()
+            return
         with self.lock:
             if self.first_step is None:
                 self.first_step = moment
@@ -115,15 +129,21 @@ class Recorder:
                 "samples": [row[4] for row in chunk],
                 "loss": [number(row[5]) for row in chunk],
             }
-            self.file.write(json.dumps(event) + "\n")
-            self.file.flush()
+            self.write(event)
+
+    def forked(self):
+        """In a new child process: several could train at a time, each with its own budget, so none is recorded."""
+        self.child, self.rows, self.lock = True, [], threading.RLock()
 
     def finish(self, reason, code=0):
         """Write the end; on "budget" the process ends here, before the script saves or shows anything."""
         with self.lock:
-            if not self.done and not self.closing:
+            if not self.done and not self.closing and not self.child:
                 self.closing = True
                 close_loops()
+                if self.parity and self.size > 1 and reason in ("finished", "budget"):
+                    for hooks in HOOKS:
+                        hooks.tell_weights()
                 self.done = True
                 self.emit(
                     "end",
@@ -132,11 +152,16 @@ class Recorder:
                     memory=peak_memory(),
                     wait=round(self.wait, 6),
                     overhead=round(self.overhead, 6),
+                    rates=rates(self),
                 )
             if reason == "budget":
                 sys.stdout.flush()
                 sys.stderr.flush()
-                os._exit(code)
+                EXIT(code)
+
+
+#: Scripts may end by `os._exit` too: there the recorder comes between.
+EXIT = os._exit
 
 
 def rank_and_size():
@@ -175,21 +200,18 @@ def number(value):
         return None
 
 
-def timed(recorder):
-    """Counts what a hook costs itself."""
+def timed(method):
+    """Counts what a hook costs itself; no timed method calls another."""
 
-    def decorate(function):
-        @functools.wraps(function)
-        def wrapper(*args, **kwargs):
-            begin = time.perf_counter()
-            try:
-                return function(*args, **kwargs)
-            finally:
-                recorder.overhead += time.perf_counter() - begin
+    @functools.wraps(method)
+    def measured(self, *args, **kwargs):
+        begin = time.perf_counter()
+        try:
+            return method(self, *args, **kwargs)
+        finally:
+            self.recorder.overhead += time.perf_counter() - begin
 
-        return wrapper
-
-    return decorate
+    return measured
 
 
 # -- what a batch holds ----------------------------------------------------------------------------------------
@@ -246,6 +268,10 @@ def sums_of_arrays(data):
     return [float(v) for v in (count, sx.sum(), (sx * sx).sum(), sy.sum(), (sy * sy).sum(), (sx * sy).sum())]
 
 
+#: A batch counts in the sum that tells their order by the cosine of its number, times this.
+ORDER_PHASE = 0.9
+
+
 def hash_of(item):
     import zlib
 
@@ -255,12 +281,12 @@ def hash_of(item):
 class Tap:
     """Counters that live on the device and are added to from inside a traced step, which Python cannot watch.
 
-    One vector: steps, samples, then in parity runs the sums of the data, the gradients' zeros and elements, and the
-    loss of the last step.
+    One vector: steps, samples, then in parity runs the sums of the data and the one that tells their order, the
+    gradients' zeros and elements, and the loss of the last step.
     """
 
-    STEPS, SAMPLES, SUMS, ZEROS, ELEMENTS, LOSS = 0, 1, slice(2, 7), 7, 8, 9
-    LENGTH = 10
+    STEPS, SAMPLES, SUMS, ORDER, ZEROS, ELEMENTS, LOSS = 0, 1, slice(2, 7), 7, 8, 9, 10
+    LENGTH = 11
 
     def __init__(self, tf, parity):
         self.tf, self.parity = tf, parity
@@ -279,10 +305,12 @@ class Tap:
         x, y = halves(data)
         first = next((leaf for leaf in leaves(x) if getattr(leaf, "shape", None) is not None), None)
         count = tf.cast(rows(tf, first), tf.float64) if first is not None else tf.constant(0.0, tf.float64)
-        added = [tf.constant(1.0, tf.float64), count]
+        steps = first_replica(tf)
+        added = [tf.constant(steps, tf.float64), count]
         if self.parity and first is not None:
             sx, sy = self.fold(x, first, 0.7), self.fold(y, first, 1.3)
             added += [tf.reduce_sum(v) for v in (sx, sx * sx, sy, sy * sy, sx * sy)]
+            added.append(steps * added[2] * tf.cos(ORDER_PHASE * self.variable[self.STEPS]))
         self.add(added)
 
     def fold(self, part, first, phase):
@@ -301,25 +329,36 @@ class Tap:
         return total
 
     def gradients(self, gradients):
-        tf = self.tf
-        zeros, elements = tf.constant(0.0, tf.float64), 0.0
-        for gradient in leaves(gradients):
-            if isinstance(gradient, tf.Tensor):
-                zeros += tf.cast(tf.math.count_nonzero(tf.equal(gradient, 0)), tf.float64)
-                elements += tf.cast(tf.size(gradient), tf.float64)
-        self.add([0.0] * self.ZEROS + [zeros, elements])
+        self.add([0.0] * self.ZEROS + zeros_of(self.tf, gradients))
 
     def loss(self, target):
         tf = self.tf
         value = tf.reduce_mean(tf.cast(target, tf.float64))
         old = self.variable[self.LOSS]
-        self.add([tf.constant(0.0, tf.float64)] * self.LOSS + [value - old])
+        self.add([tf.constant(0.0, tf.float64)] * self.LOSS + [first_replica(tf) * (value - old)])
 
     def add(self, values):
         tf = self.tf
         values = [tf.cast(v, tf.float64) for v in values]
         values += [tf.constant(0.0, tf.float64)] * (self.LENGTH - len(values))
         self.variable.assign_add(tf.stack(values))
+
+
+def zeros_of(tf, gradients):
+    """How many elements of the gradients are zero, and how many there are."""
+    zeros = elements = tf.constant(0.0, tf.float64)
+    for gradient in leaves(gradients):
+        if isinstance(gradient, tf.Tensor):
+            zeros += tf.cast(tf.math.count_nonzero(tf.equal(gradient, 0)), tf.float64)
+            elements += tf.cast(tf.size(gradient), tf.float64)
+    return [zeros, elements]
+
+
+def first_replica(tf):
+    """1.0 where a step is traced for the first replica, which alone counts it and tells its loss, else 0.0."""
+    context = tf.distribute.get_replica_context()
+    replica = tf.get_static_value(tf.convert_to_tensor(context.replica_id_in_sync_group)) if context else 0
+    return 0.0 if replica else 1.0
 
 
 def rows(tf, tensor):
@@ -340,7 +379,9 @@ class Loop:
         self.begin = now()
         self.epoch = 0
         self.steps = self.samples = 0  # of this epoch
-        self.sums = None
+        self.sums = self.zeros = None
+        self.tested = None  # tells the sums over what sessions evaluate on
+        self.order, self.batches = 0.0, 0
         self.announced = False
         self.tap = None
         self.seen = [0.0] * Tap.LENGTH
@@ -378,7 +419,9 @@ class Loop:
 
     def add(self, sums):
         if sums:
-            self.sums = [a + b for a, b in zip(self.sums or [0.0] * len(sums), sums)]
+            self.sums = added(self.sums, sums)
+            self.order += sums[1] * math.cos(ORDER_PHASE * self.batches)
+            self.batches += 1
 
     def end_epoch(self, logs=None, complete=True):
         if self.tap and self.announced and not self.recorder.done:
@@ -386,6 +429,7 @@ class Loop:
             self.looked = 0.0
         if self.recorder.parity:
             self.tell_data("train", self.tap, self.sums)
+            self.tell_data("test", sums=self.tested and self.tested())
         if self.tap:
             self.tap.reset()
             self.seen = [0.0] * Tap.LENGTH
@@ -399,16 +443,21 @@ class Loop:
                 steps=self.steps,
                 samples=self.samples,
                 logs={str(k): v for k, v in numbers.items() if v is not None},
+                rates=rates(self.recorder),
             )
         self.epoch += 1
         self.steps = self.samples = 0
-        self.sums = None
+        self.sums = self.zeros = None
+        self.order, self.batches = 0.0, 0
 
     def tell_data(self, part, tap=None, sums=None):
         """What an epoch has seen: `sums` where Python saw the batches, else what the tap has counted."""
         values = tap.read() if tap else [0.0] * Tap.LENGTH
+        order = self.order if sums else values[Tap.ORDER]
         count, *sums = sums or [values[Tap.SAMPLES]] + values[Tap.SUMS]
-        elements = values[Tap.ELEMENTS]
+        zeros, elements = values[Tap.ZEROS], values[Tap.ELEMENTS]
+        if self.zeros and part == "train":
+            zeros, elements = (number(value) for value in self.zeros)
         if count:
             self.recorder.emit(
                 "data",
@@ -417,8 +466,13 @@ class Loop:
                 epoch=self.epoch,
                 samples=int(count),
                 sums=sums,
-                zeros=values[Tap.ZEROS] / elements if elements else None,
+                zeros=zeros / elements if elements else None,
+                order=order if part == "train" else None,
             )
+
+
+def added(sums, more):
+    return [a + b for a, b in zip(sums or [0.0] * len(more), more)]
 
 
 #: Loops that have not ended their last epoch.
@@ -444,12 +498,17 @@ class Hooks:
         self.hooked = set()
         self.tf = None
         self.waiting = []
+        self.calls = []  # of functions that are under way in the thread that has called one last
         self.spare = None  # a tap that is there before a function is traced, where variables cannot be made
         self.tensorflow_seconds = 0.0
         self.told = False
         self.element = None  # what the last dataset iterator has handed out
         self.fresh = False  # a new iterator was made since the last training step
         self.bare = None  # the loop of steps that no function surrounds
+        self.optimizers = []  # in the order in which they were first used
+        self.trained = []  # models and variables
+        self.sessions_open = {}  # those that have trained: how to read their weights
+        self.evaluated = {}  # by graph: sums over what its session runs read without training
 
     # Hooks are quiet inside what is already measured from outside.
     @property
@@ -477,12 +536,15 @@ class Hooks:
                 for keras in self.waiting:
                     self.keras(keras)
             elif name in ("keras", "tf_keras"):
-                if self.tf is None:  # while TensorFlow is being imported
+                backend = getattr(getattr(module, "backend", None), "backend", lambda: "tensorflow")()
+                if backend != "tensorflow":
+                    self.recorder.emit("trouble", where="Keras on " + backend, error="only TensorFlow is watched")
+                elif self.tf is None:  # while TensorFlow is being imported
                     self.waiting.append(module)
                 else:
                     self.keras(module)
             elif name == "numpy":
-                seed_numpy(module, self.recorder.seed)
+                seed_numpy(module, self.recorder)
             if self.config.get("synthetic"):
                 synthetic(self.config["synthetic"]).install(name, module)
         except Exception:
@@ -502,6 +564,33 @@ class Hooks:
             self.iterators()
         if self.version < (2, 6):
             self.keras(tf.keras)
+
+    def use(self, optimizer, *trained):
+        """Remember what is trained, to tell its learning rate and weights later."""
+        for thing, known in [(optimizer, self.optimizers)] + [(t, self.trained) for t in trained]:
+            if thing is not None and not any(thing is other for other in known):
+                known.append(thing)
+
+    def tell_weights(self):
+        """A checksum of what was trained: ranks that train together have the same."""
+        try:
+            with self.quiet():
+                for read in list(self.sessions_open.values()):
+                    self.weights(read())
+                values = []
+                for thing in self.trained:
+                    values += leaves(getattr(thing, "trainable_variables", thing))
+                self.weights([value.numpy() for value in values])
+        except Exception:
+            self.recorder.trouble("reading the weights")
+
+    def weights(self, arrays):
+        import numpy as np
+
+        if arrays:
+            flat = np.concatenate([np.asarray(array, np.float64).reshape(-1) for array in arrays])
+            turned = flat @ np.cos(0.7 * np.arange(1, len(flat) + 1))
+            self.recorder.emit("weights", sums=[len(flat), float(turned), float(flat @ flat)])
 
     def tell(self):
         """Versions and devices, when training begins: asking for devices earlier would initialise them too early."""
@@ -528,6 +617,7 @@ class Hooks:
         run = session_class.run
         losses = {}  # by graph: operations that give gradients, the loss they are of, the optimizer's facts
         sizes = {}  # by graph: of every get_next, its operation, its leading dimension, its components
+        last = {}  # by graph: sums over the batch that it was trained on last
         plans = {}
 
         optimizer_class = v1.train.Optimizer
@@ -537,11 +627,30 @@ class Hooks:
         def compute(self, loss, *args, **kwargs):
             pairs = compute_gradients(self, loss, *args, **kwargs)
             if isinstance(loss, tf.Tensor) and not hooks.eager():
-                operations = {getattr(gradient, "op", None) for gradient, _ in pairs}
-                losses.setdefault(loss.graph, []).append((operations, loss, optimizer_v1(self)))
+                derived(loss, [gradient for gradient, _ in pairs], optimizer_v1(self))
             return pairs
 
         optimizer_class.compute_gradients = compute
+
+        def derived(loss, gradients, optimizer):
+            """The latest comes first: a penalty on gradients is derived before the loss that it is part of."""
+            operations = {getattr(gradient, "op", None) for gradient in gradients} - {None}
+            losses.setdefault(loss.graph, []).insert(0, (operations, loss, optimizer))
+
+        def deriving(real):
+            @functools.wraps(real)
+            def gradients(ys, *args, **kwargs):
+                result = real(ys, *args, **kwargs)
+                loss = next(iter(leaves(ys)), None)
+                if isinstance(loss, tf.Tensor) and type(getattr(loss, "graph", None)) is v1.Graph:
+                    derived(loss, leaves(result), {})
+                return result
+
+            return gradients
+
+        from tensorflow.python.ops import gradients_impl
+
+        exchange(gradients_impl.gradients, deriving)
 
         from tensorflow.python.data.ops import iterator_ops
 
@@ -561,7 +670,7 @@ class Hooks:
         iterator_ops.Iterator.get_next = next_element
 
         def plan(graph, fetches):
-            """For a fetch that trains: loss, optimizer, size and components of its batch, None where there is none."""
+            """Whether a fetch trains; its loss and optimizer; size and components of its batch. None: there is none."""
             operations = [f if isinstance(f, tf.Operation) else f.op for f in fetched(tf, graph, fetches)]
             seen, todo, trains = set(), list(operations), False
             while todo:
@@ -573,11 +682,9 @@ class Hooks:
                 trains = trains or kind.startswith(("Apply", "ResourceApply", "SparseApply", "ResourceSparseApply"))
                 todo += [tensor.op for tensor in operation.inputs]
                 todo += operation.control_inputs
-            if not trains:
-                return None
             source = next((s for s in sizes.get(graph, ()) if s[0] in seen), (None, None, None))
-            known = (entry[1:] for entry in losses.get(graph, ()) if entry[0] & seen)
-            return (*next(known, (None, {})), source[1], source[2])
+            known = (entry[1:] for entry in losses.get(graph, ()) if trains and entry[0] & seen)
+            return (trains, *next(known, (None, {})), source[1], source[2])
 
         @functools.wraps(run)
         def measured(self, fetches, feed_dict=None, options=None, run_metadata=None):
@@ -594,8 +701,10 @@ class Hooks:
             wanted = plans[key]
             if wanted is None:
                 return run(self, fetches, feed_dict, options, run_metadata)
-            loss, optimizer, size, components = wanted
+            trains, loss, optimizer, size, components = wanted
             fed = [v for v in (feed_dict or {}).values() if len(getattr(v, "shape", ()) or ()) or isinstance(v, list)]
+            if not trains and not (recorder.parity and (fed or size is not None)):
+                return run(self, fetches, feed_dict, options, run_metadata)
             further = {}
             if recorder.parity and loss is not None:
                 further["loss"] = loss
@@ -603,29 +712,53 @@ class Hooks:
                 further["size"] = size
                 if recorder.parity:
                     further["data"] = components
-            loop = hooks.session_loop(self.graph, optimizer)
+            loop = hooks.session_loop(self.graph, optimizer) if trains else None
             recorder.overhead += time.perf_counter() - begin
             with hooks.quiet():
-                result, more = run(self, [fetches, further], feed_dict, options, run_metadata)
+                if further:
+                    result, more = run(self, [fetches, further], feed_dict, options, run_metadata)
+                else:
+                    result, more = run(self, fetches, feed_dict, options, run_metadata), {}
             begin = time.perf_counter()
             data = tuple(fed) or more.get("data")
             samples = int(more["size"]) if "size" in more else rows_of(fed) or (len(fed[0]) if fed else 0)
+            sums = None
             if recorder.parity and data:
                 import numpy as np
 
-                loop.add(sums_of_arrays([np.asarray(d) for d in data]))
+                sums = sums_of_arrays([np.asarray(d) for d in data])
+            if trains:
+                loop.add(sums)
+                if recorder.parity and recorder.size > 1:
+                    hooks.sessions_open[self] = lambda: run(self, self.graph.get_collection("trainable_variables"))
+                last[self.graph] = sums
+            elif sums and sums != last.get(self.graph):  # another look at the batch just trained on is no evaluation
+                hooks.evaluated[self.graph] = added(hooks.evaluated.get(self.graph), sums)
+            if trains:
+                loop.step(1, samples, more.get("loss"))
             recorder.overhead += time.perf_counter() - begin
-            loop.step(1, samples, more.get("loss"))
             return result
 
         session_class.run = measured
+        close = session_class.close
+
+        @functools.wraps(close)
+        def closing(self):
+            read = hooks.sessions_open.pop(self, None)
+            if read and not recorder.done:
+                with hooks.quiet():
+                    hooks.weights(read())
+            return close(self)
+
+        session_class.close = closing
 
     def session_loop(self, graph, optimizer):
         loops = self.__dict__.setdefault("session_loops", {})
         if graph not in loops:
             self.tell()
             loops[graph] = Loop(self.recorder, "session")
-            loops[graph].announce(optimizer=optimizer)
+            loops[graph].tested = lambda: self.evaluated.get(graph)
+            loops[graph].announce(optimizer=optimizer, **self.global_facts())
         return loops[graph]
 
     def eager(self):
@@ -641,6 +774,9 @@ class Hooks:
         def measured(self, target, *args, **kwargs):
             result = gradient(self, target, *args, **kwargs)
             try:
+                if recorder.parity and recorder.size > 1 and not hooks.muted:
+                    sources = leaves(args[0] if args else kwargs.get("sources"))
+                    hooks.use(None, *(v for v in sources if hasattr(v, "assign") and getattr(v, "trainable", True)))
                 hooks.stepped(target, result)
             except Exception:
                 if not isinstance(sys.exc_info()[1], SystemExit):
@@ -649,6 +785,7 @@ class Hooks:
 
         tape_class.gradient = measured
 
+    @timed
     def stepped(self, target, gradients):
         if watched() or self.recorder.done:
             return
@@ -670,10 +807,12 @@ class Hooks:
             element = self.take_element()
             if self.recorder.parity:
                 self.bare.add(sums_of_arrays((batch, None) if element is None else element))
+                more = zeros_of(self.tf, gradients)
+                self.bare.zeros = added(self.bare.zeros, more) if self.bare.zeros else more
             loss = self.tf.identity(target) if self.recorder.parity else None
             self.bare.step(1, rows_of(batch) or rows_of(element), loss)
             return
-        calls = getattr(self.local, "calls", None)
+        calls = getattr(self.local, "calls", None) or self.calls  # a replica is traced in a thread of its own
         if not calls:
             return
         loop = calls[0].loop()
@@ -682,7 +821,7 @@ class Hooks:
             tap.batch((batch, None))
             calls[0].state.counted = True
         else:
-            tap.add([1.0])
+            tap.add([first_replica(self.tf)])
         if self.recorder.parity:
             tap.loss(target)
             tap.gradients(gradients)
@@ -727,13 +866,15 @@ class Hooks:
         def measured(self, *args, **kwargs):
             if hooks.muted or recorder.done or not tf.executing_eagerly():
                 return call(self, *args, **kwargs)
+            begin = time.perf_counter()
             if hooks.spare is None:
                 hooks.spare = Tap(tf, recorder.parity)
             current = Call(self)
             if current.state.loop is not None:
                 hooks.turn(current.state.loop)
-            calls = hooks.local.__dict__.setdefault("calls", [])
+            calls = hooks.calls = hooks.local.__dict__.setdefault("calls", [])
             calls.append(current)
+            recorder.overhead += time.perf_counter() - begin
             try:
                 result = call(self, *args, **kwargs)
             finally:
@@ -745,8 +886,8 @@ class Hooks:
 
         function_class.__call__ = measured
 
+    @timed
     def function_stepped(self, loop, state, args, kwargs):
-        begin = time.perf_counter()
         loop.announce(**self.global_facts())
         element = self.take_element()
         self.fresh = False
@@ -759,7 +900,6 @@ class Hooks:
             batch = rows_of(arrays)
             if batch:
                 loop.tap.variable.assign_add([0.0, float(batch)] + [0.0] * (Tap.LENGTH - 2))
-        self.recorder.overhead += time.perf_counter() - begin
         loop.stepped()
 
     def iterators(self):
@@ -793,15 +933,19 @@ class Hooks:
         dataset_class.__iter__ = fresh
 
     def global_facts(self):
-        """The policy that holds now, where Keras is loaded."""
-        for name in ("keras", "tf_keras"):
-            module = sys.modules.get(name)
+        """The policy and the default type that hold now, where Keras is loaded."""
+        facts = {}
+        modules = [sys.modules[name] for name in ("keras", "tf_keras") if name in sys.modules]
+        for module in modules or ([self.tf.keras] if self.version < (2, 6) else []):
+            floatx = getattr(getattr(module, "backend", None), "floatx", None)
+            if floatx is not None:
+                facts.setdefault("floatx", floatx())
             policy = getattr(getattr(module, "mixed_precision", None), "global_policy", None)
             if policy is None:
                 policy = getattr(getattr(module, "mixed_precision", None), "dtype_policy", None)
-            if policy is not None:
-                return {"policy": getattr(policy(), "name", "float32")}
-        return {}
+            if policy is not None and "policy" not in facts:
+                facts["policy"] = getattr(policy(), "name", "float32")
+        return facts
 
     # -- Keras ---------------------------------------------------------------------------------------------------
 
@@ -822,6 +966,24 @@ class Hooks:
                 setattr(model_class, name, self.make_function(getattr(model_class, name), part))
         if hasattr(model_class, "make_train_function"):
             model_class.__call__ = self.model_call(model_class.__call__)
+        if self.recorder.parity:
+            legacy = getattr(keras.optimizers, "legacy", None)
+            for owner in (getattr(module, "Optimizer", None) for module in (keras.optimizers, legacy)):
+                for name in ("apply_gradients", "apply"):
+                    if hasattr(owner, name):
+                        setattr(owner, name, self.apply(getattr(owner, name)))
+
+    def apply(self, original):
+        """Remembers the optimizers of training steps that are written by hand."""
+        hooks = self
+
+        @functools.wraps(original)
+        def measured(self, *args, **kwargs):
+            if not hooks.muted:
+                hooks.use(self)
+            return original(self, *args, **kwargs)
+
+        return measured
 
     def model_call(self, call):
         """Remembers the batch that a model was called with under a tape."""
@@ -897,6 +1059,9 @@ class Hooks:
                 given = bound.arguments.get("callbacks")
                 tap = hooks.taps(self).get("train")
                 callback = callback_class(self, name, tap, hooks.batch_size(bound.arguments))
+                callback.reacts = any(
+                    cls.__name__ == "ReduceLROnPlateau" for one in callbacks_of(given) for cls in type(one).__mro__
+                )
                 if hasattr(given, "append") and not isinstance(given, list):  # a CallbackList
                     given.append(callback)
                 else:
@@ -930,6 +1095,7 @@ class Hooks:
                 self.loop = Loop(recorder, kind, "mean")
                 self.loop.tap = tap
                 self.last = -1
+                self.reacts = False
 
             def on_epoch_begin(self, epoch, logs=None):
                 self.last = -1
@@ -943,7 +1109,8 @@ class Hooks:
                 if not loop.announced:
                     if logs and "size" in logs:  # graph mode: the batch's own loss, no running mean
                         loop.losses = "batch"
-                    loop.announce(**facts_of(self.measured))
+                    loop.announce(reacts=self.reacts, **facts_of(self.measured))
+                    hooks.use(getattr(self.measured, "optimizer", None), self.measured)
                 loss = (logs or {}).get("loss") if recorder.parity else None
                 if self.tap is not None:
                     loop.stepped(loss)
@@ -963,6 +1130,8 @@ class Hooks:
                 self.loop.end_epoch(logs)
 
             def on_train_end(self, logs=None):
+                if getattr(self.measured, "stop_training", False):
+                    recorder.emit("stopped", loop=self.loop.id)
                 if self.loop in OPEN:
                     OPEN.remove(self.loop)
 
@@ -984,14 +1153,19 @@ class Hooks:
                 result = original(self, x, *args, **kwargs)
             begin = time.perf_counter()
             loop.announce(**facts_of(self))
+            hooks.use(getattr(self, "optimizer", None), self)
             if recorder.parity:
                 loop.add(sums_of_arrays((x,) + args[:1]))
             losses = list(result.values()) if isinstance(result, dict) else leaves(result)
-            recorder.overhead += time.perf_counter() - begin
             loop.step(1, rows_of(x), losses[0] if losses else None)
+            recorder.overhead += time.perf_counter() - begin
             return result
 
         return measured
+
+
+def callbacks_of(given):
+    return leaves(getattr(given, "callbacks", given))
 
 
 def subclasses(cls):
@@ -1022,10 +1196,31 @@ def facts_of(model):
     return facts
 
 
-def optimizer_facts(optimizer):
-    """An optimizer's name and the numbers in its configuration, without the wrapper that scales the loss."""
+def unwrapped(optimizer):
+    """Without the wrapper that scales the loss."""
     for _ in range(3):
         optimizer = getattr(optimizer, "inner_optimizer", None) or getattr(optimizer, "_optimizer", None) or optimizer
+    return optimizer
+
+
+def rates(recorder):
+    """The learning rates that hold now, where they can be read: callbacks and steps change them."""
+    found = []
+    for hooks in HOOKS if recorder.parity else ():
+        for optimizer in map(unwrapped, hooks.optimizers):
+            rate = getattr(optimizer, "learning_rate", None)
+            try:
+                if callable(rate) and not hasattr(rate, "numpy") and hooks.eager():
+                    rate = rate(optimizer.iterations)
+                found.append(number(rate))
+            except Exception:
+                found.append(None)
+    return found
+
+
+def optimizer_facts(optimizer):
+    """An optimizer's name and the numbers in its configuration, without the wrapper that scales the loss."""
+    optimizer = unwrapped(optimizer)
     if optimizer is None:
         return {}
     if not hasattr(optimizer, "get_config"):
@@ -1107,16 +1302,28 @@ def exchange(function, make):
     function.__code__ = forward.__code__
 
 
-def seed_python(seed):
-    random.seed(1234 + seed * SEED_STRIDE)
-    if seed:
-        random.seed = moved(random.seed, seed * SEED_STRIDE)
+def own_seed(recorder):
+    """Where the script sets none, its ranks have different ones: what they must have in common is not by chance."""
+    return 1234 + recorder.seed * SEED_STRIDE + recorder.rank * RANK_STRIDE
 
 
-def seed_numpy(numpy, seed):
-    numpy.random.seed(1234 + seed * SEED_STRIDE)
-    if seed:
-        numpy.random.seed = moved(numpy.random.seed, seed * SEED_STRIDE)
+def seed_python(recorder):
+    random.seed(own_seed(recorder))
+    if hasattr(os, "register_at_fork"):  # Python seeds its generator anew in forks, which may prepare the data
+        seed = random.seed
+
+        def before():
+            recorder.forks += 1
+
+        os.register_at_fork(before=before, after_in_child=lambda: seed(own_seed(recorder) + recorder.forks))
+    if recorder.seed:
+        random.seed = moved(random.seed, recorder.seed * SEED_STRIDE)
+
+
+def seed_numpy(numpy, recorder):
+    numpy.random.seed(own_seed(recorder))
+    if recorder.seed:
+        numpy.random.seed = moved(numpy.random.seed, recorder.seed * SEED_STRIDE)
 
 
 def seed_tensorflow(tf, version, recorder, seeded):
@@ -1133,14 +1340,14 @@ def seed_tensorflow(tf, version, recorder, seeded):
 
     setters = [tf.compat.v1.set_random_seed] + ([tf.random.set_seed] if version >= (2, 0) else [])
     for setter in setters if seeded else ():
-        setter(1234 + offset)
+        setter(own_seed(recorder))
     for setter in setters:  # one of them may call the other
         exchange(setter, lambda real: told(moved(real, offset)))
     if version < (2, 0) and seeded:
-        seeds_by_order(tf, offset)
+        seeds_by_order(tf, own_seed(recorder))
 
 
-def seeds_by_order(tf, offset):
+def seeds_by_order(tf, seed):
     """TensorFlow 1 numbers unseeded random operations by the size of the graph: any added operation moves them.
 
     Here they are numbered by their own order, so that a rewrite of the input pipeline starts from the same weights. A
@@ -1158,7 +1365,7 @@ def seeds_by_order(tf, offset):
             counts[graph] = counts.get(graph, 0) + 1
             op_seed = counts[graph]
             if graph.seed is None:
-                graph.seed = 1234 + offset
+                graph.seed = seed
         return get_seed(op_seed)
 
     random_seed.get_seed = by_order
@@ -1211,6 +1418,24 @@ def synthetic(path):
     return sys.modules[name]
 
 
+def ending(recorder):
+    """In place of `os._exit`."""
+
+    @functools.wraps(EXIT)
+    def exiting(status):
+        recorder.finish("exit" if status else "finished")
+        EXIT(status)
+
+    return exiting
+
+
+def leave(recorder, reason):
+    """The script's last line has run: training is over, unless other threads go on with it until the process ends."""
+    recorder.ending = reason
+    if not any(thread is not threading.current_thread() and not thread.daemon for thread in threading.enumerate()):
+        recorder.finish(reason)
+
+
 def run(config):
     script = config["script"]
     recorder = Recorder(config)
@@ -1219,11 +1444,14 @@ def run(config):
     sys.meta_path.insert(0, Finder(hooks))
     if config.get("synthetic"):
         synthetic(config["synthetic"])  # finds a stand-in for `tensorflow_datasets` where it is not installed
-    seed_python(recorder.seed)
+    seed_python(recorder)
     sys.path[0] = os.path.dirname(os.path.abspath(script))
     sys.path[1:1] = config.get("path", [])
     sys.argv = [script] + list(config.get("args", []))
-    atexit.register(recorder.finish, "finished")
+    atexit.register(lambda: recorder.finish(recorder.ending))
+    os._exit = ending(recorder)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=recorder.forked)
     main = types.ModuleType("__main__")
     main.__dict__.update(__file__=script, __builtins__=builtins, __cached__=None)
     sys.modules["__main__"] = main
@@ -1232,7 +1460,7 @@ def run(config):
     try:
         exec(code, main.__dict__)
     except SystemExit as end:
-        recorder.finish("finished" if not end.code else "exit")
+        leave(recorder, "exit" if end.code else "finished")
         raise
     except KeyboardInterrupt:
         recorder.finish("interrupted")
@@ -1243,8 +1471,8 @@ def run(config):
         sys.stdout.flush()
         traceback.print_exception(type(error), error, trace)
         sys.stderr.flush()
-        os._exit(1)
-    recorder.finish("finished")
+        EXIT(1)
+    leave(recorder, "finished")
 
 
 if __name__ == "__main__":

@@ -482,10 +482,7 @@ def _gpu_figure(validation: Validation) -> Markup | None:
     """Utilisation and memory of the GPU over time, where the runs were watched."""
     # rows of seconds, utilisation in %, memory in bytes, watts
     watched = [
-        (look, np.array(gpu, float))
-        for look, runs in _sides(validation, "speed")
-        for run in runs
-        if (gpu := run.gpu)
+        (look, np.array(gpu, float)) for look, runs in _sides(validation, "speed") for run in runs if (gpu := run.gpu)
     ]
     if not watched:
         return None

@@ -4,14 +4,15 @@ Level 1 promises the same numbers: losses are compared step by step. Rounding di
 and training amplifies it, so the tolerance grows with the steps (`tolerance_at`), and with what two runs of the script
 at the same seed differ by, where such runs are given. An original that does not repeat itself is judged as at level 2,
 and so is what comes after rounding has visibly grown beyond the tolerance (`_chaotic`): a network at a high learning
-rate takes 50 steps from 1e-7 to 1e-2.
+rate takes 50 steps from 1e-7 to 1e-2. Where the script sets no seed, its rewrite need not repeat itself either.
 
 Levels 2 and 3 promise the same training: loss curves over several seeds. A curve is cut into `WINDOWS` windows along
 the samples; their means over the first half, the second half and the end may differ by as much as the original's own
 seeds let expect (`_limit`), and by `FLOOR` of the loss, which is what a lower precision may cost.
 
-Whatever the level: the data of every epoch, the optimizers, NaN, gradients that vanish. A finding with `fails=False` is
-a remark.
+Whatever the level: the data of every epoch and whether their order still varies, how long training lasts, optimizers
+and how the learning rate moves, NaN, gradients that vanish, float64 that is lost, ranks whose weights differ. A finding
+with `fails=False` is a remark.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, pairwise
 from typing import Any, NamedTuple
@@ -51,6 +52,8 @@ ALIKE_AFTER_AN_EPOCH = 0.5
 FEWEST_DEVIATIONS = 2
 #: Sums over the same data in another order differ by less.
 ROUNDING = 1e-6
+#: Ranks whose weights are further apart than this share of them do not train together.
+DIVERGED = 1e-5
 #: Share of the gradients that were not zero and now are, from which on it is underflow.
 UNDERFLOW = 0.2
 
@@ -61,12 +64,18 @@ RATES = ("learning_rate", "lr", "initial_learning_rate", "base_lr", "warmup_targ
 NO_UPDATE = frozenset("name jit_compile is_legacy_optimizer registered_name module build_config".split())
 GOOD = ("finished", "budget")
 LOW_PRECISION = ("float16", "bfloat16")
+#: What one run of each script shows for good: more seeds take none of it back.
+CERTAIN = frozenset(
+    "nan samples precision optimizer augmentation-frozen order-frozen validation-data ranks-diverge not-trained".split()
+)
+EXACT = frozenset({"length", "schedule"})
 
 
 @dataclass(frozen=True)
 class Finding:
-    """kind: "loss", "nan", "stalled", "samples", "data", "validation-data", "validation", "augmentation-frozen",
-    "labels", "learning-rate", "optimizer", "underflow", "no-effect" or "ended"."""
+    """kind: "loss", "nan", "stalled", "not-repeatable", "samples", "length", "data", "validation-data", "validation",
+    "augmentation-frozen", "order-frozen", "labels", "learning-rate", "schedule", "optimizer", "underflow", "precision",
+    "ranks-diverge", "no-effect", "not-trained" or "ended"."""
 
     kind: str
     message: str
@@ -76,11 +85,15 @@ class Finding:
 
 @dataclass(frozen=True)
 class Parity:
-    """`tolerance` says in words how much difference was allowed and why; `compared` counts the compared losses."""
+    """`tolerance` says in words how much difference was allowed and why; `compared` counts the compared losses.
+
+    settled: there is a finding that no further run can take back.
+    """
 
     findings: tuple[Finding, ...]
     tolerance: str
     compared: int
+    settled: bool = False
 
     @property
     def same(self) -> bool:
@@ -108,8 +121,14 @@ def compare(
     findings += _no_longer_varies(*unseeded)
     findings += _underflow(original, rewritten)
     findings += _optimizers(original, rewritten, level)
+    findings += _schedules(original, rewritten, level)
     findings += _no_effect(original, rewritten)
-    lost = any(f.kind in ("nan", "ended") and f.fails for f in findings)
+    findings += _precision(original, rewritten, level)
+    findings += _ranks_diverge(original, rewritten)
+    if not any(finding.kind == "samples" for finding in findings):  # which tells it better
+        findings += _lengths(original, rewritten)
+    findings += _not_trained(original, rewritten)
+    lost = any(f.kind in ("nan", "ended", "not-trained") and f.fails for f in findings)
     losses = _Losses(original, rewritten, level)
     if not lost:  # otherwise said already
         losses.judge()
@@ -117,8 +136,13 @@ def compare(
         findings += _validation(original, rewritten, level, losses.exact)
     if not losses.compared and not lost:
         findings.append(Finding("loss", "no loss was recorded that both scripts have: nothing can be compared"))
-    unique = list(dict.fromkeys(findings))
-    return Parity(tuple(unique), " ".join(losses.tolerance), losses.compared)
+    failing = {finding.kind for finding in findings if finding.fails}
+    # Where all numbers are the same, noise has moved nothing.
+    certain = (
+        CERTAIN | (EXACT if losses.exact else frozenset()) | ({"data"} if _same_for_all_seeds(original) else set())
+    )
+    settled = losses.settled or bool(failing & certain)
+    return Parity(tuple(dict.fromkeys(findings)), " ".join(losses.tolerance), losses.compared, settled)
 
 
 # -- losses ----------------------------------------------------------------------------------------------------
@@ -194,6 +218,12 @@ def _first_of_each_seed(runs: Iterable[Run]) -> dict[int, Run]:
     return found
 
 
+def _repeats(runs: Sequence[Run]) -> Iterator[tuple[Run, Run]]:
+    """Runs with their own seed's first."""
+    first = _first_of_each_seed(runs)
+    return ((first[run.seed], run) for run in runs if run is not first[run.seed])
+
+
 def _size(runs: Sequence[Run]) -> int:
     return max((record.size for run in runs for record in run.records), default=1)
 
@@ -209,6 +239,7 @@ class _Losses:
     tolerance: list[str] = field(default_factory=list)
     compared: int = 0
     exact: bool = False  # whether the same seed gives the same numbers
+    settled: bool = False  # whether the findings stay, whatever further runs show
 
     def judge(self) -> None:
         runs = [*self.original, *self.rewritten]
@@ -219,9 +250,15 @@ class _Losses:
         self.pairs = [(a[seed], b[seed]) for seed in a if seed in b]
         if self.level == 1 and (reason := self._not_exact()):
             self.tolerance.append(f"{reason}: compared as loss curves.")
+        elif self.level == 1 and (reason := self._no_longer_repeats()) and not self._seeded():
+            self.tolerance.append(f"The script sets no seed, and {reason}: compared as loss curves.")
         elif self.level == 1:
             self._step_by_step()
             if self.exact or self.findings:
+                repeated = [any(True for _ in _repeats(runs)) for runs in (self.original, self.rewritten)]
+                self.settled = bool(self.findings) and all(repeated)
+                if reason:
+                    self.findings.append(Finding("not-repeatable", reason))
                 return
         self._curves()
 
@@ -231,7 +268,7 @@ class _Losses:
             return "No two runs have the same seed"
         if _size(self.original) != _size(self.rewritten):
             return "The number of ranks differs, and so do the batches"
-        for first, again in self._repeats():
+        for first, again in _repeats(self.original):
             for _, _, steps, drift in self._drifts(first, again):
                 if drift > tolerance_at(steps):
                     return f"The original does not repeat itself (off by {drift:.2g} after {steps} steps, same seed)"
@@ -239,9 +276,23 @@ class _Losses:
             return "The losses of both were recorded at different places"
         return ""
 
-    def _repeats(self) -> Iterator[tuple[Run, Run]]:
-        first = _first_of_each_seed(self.original)
-        return ((first[run.seed], run) for run in self.original if run is not first[run.seed])
+    def _seeded(self) -> bool:
+        return any(record.seeded for run in self.original for record in run.records)
+
+    def _no_longer_repeats(self) -> str:
+        """How the rewritten script differs from itself, if it does at the same seed; the original does not."""
+        if not any(True for _ in _repeats(self.original)):
+            return ""
+        for first, again in _repeats(self.rewritten):
+            trail: list[tuple[int, float]] = []
+            for _, _, steps, drift in self._drifts(first, again):
+                if drift > tolerance_at(steps):
+                    if _chaotic(trail, steps, drift):
+                        break
+                    after = f"{_percent(drift)} apart after {steps} steps"
+                    return f"two runs of the rewritten one at the same seed are {after}, the original's are not"
+                trail.append((steps, drift))
+        return ""
 
     def _drifts(self, a: Run, b: Run) -> Iterator[tuple[Key, Point, int, float]]:
         """Key, the second run's point, steps and relative difference, wherever both have a loss."""
@@ -261,7 +312,7 @@ class _Losses:
 
     def _step_by_step(self) -> None:
         own: list[tuple[int, float]] = []
-        for first, again in self._repeats():
+        for first, again in _repeats(self.original):
             own += [(steps, drift) for _, _, steps, drift in self._drifts(first, again)]
         own.sort()
         steps_seen = np.array([0, *(steps for steps, _ in own)])
@@ -642,6 +693,57 @@ def _endings(original: Sequence[Run], rewritten: Sequence[Run]) -> Iterator[Find
         yield Finding("ended", f"the original itself ended as {failed.pop()}, and so did the rewritten script")
 
 
+def _not_trained(original: Sequence[Run], rewritten: Sequence[Run]) -> Iterator[Finding]:
+    def trained(runs: Sequence[Run]) -> bool:
+        return any(record.steps for run in runs for record in run.records)
+
+    if trained(original) and not trained(rewritten) and all(run.ending in GOOD for run in rewritten):
+        yield Finding(
+            "not-trained", "the rewritten script comes to its end without a training step, the original trains"
+        )
+
+
+def _lengths(original: Sequence[Run], rewritten: Sequence[Run]) -> Iterator[Finding]:
+    """Training that ends earlier, or goes on for longer; where a callback or the script ends it, seeds may differ.
+
+    Runs are stopped at what the first one reached, and a quarter beyond where that was the script's own end.
+    """
+    records = [record for run in (*original, *rewritten) for record in run.records]
+    if any(record.stopped or not record.steps for record in records):
+        return
+    counted = all(step.samples for record in records for step in record.steps)
+    if not counted and _size(original) != _size(rewritten):  # their steps are of other size
+        return
+    unit = "samples" if counted else "steps"
+
+    def length(run: Run) -> int:
+        if counted:
+            return sum(record.samples for record in run.records)
+        return sum(step.steps for step in run.records[0].steps)
+
+    def epochs(run: Run) -> int:
+        record = run.records[0]
+        fits = {loop.id for loop in record.loops if loop.kind.startswith("fit")}
+        return len({(step.loop, step.epoch) for step in record.steps if step.loop in fits})
+
+    if len({length(run) for run in original if run.ending == "finished"}) > 1:
+        return
+    a, b = _first_of_each_seed(original), _first_of_each_seed(rewritten)
+    messages = []
+    for seed in a.keys() & b.keys():
+        before, after = length(a[seed]), length(b[seed])
+        begun = epochs(a[seed]), epochs(b[seed])
+        allowed = max(*begun, 1) * _size(rewritten) * (_batch(a[seed].records[0]) if counted else 1)
+        if b[seed].ending == "finished" and (after < before - allowed or begun[1] < begun[0]):
+            messages.append(f"training ends after {after} {unit}, the original's not before {before}")
+        elif a[seed].ending == "finished" and (after > before + allowed or begun[1] > begun[0]):
+            messages.append(f"training goes on to {after} {unit} or more, the original's ends after {before}")
+        else:
+            return
+    if messages:
+        yield Finding("length", messages[0])
+
+
 def _nans(original: Sequence[Run], rewritten: Sequence[Run]) -> Iterator[Finding]:
     """A seed whose original stays finite counts; where no seed is shared, any run of the original."""
     a = _first_of_each_seed(original)
@@ -684,6 +786,56 @@ def _no_effect(original: Sequence[Run], rewritten: Sequence[Run]) -> Iterator[Fi
         yield Finding("no-effect", message, fails=False)
 
 
+def _precision(original: Sequence[Run], rewritten: Sequence[Run], level: int) -> Iterator[Finding]:
+    """Lower precision is what level 2 asks for, but not for a script that chose float64."""
+    for a, b in _loops_of_both(original, rewritten):
+        for name in ("floatx", "policy", "compute"):
+            before, after = ({*v} if isinstance(v := getattr(loop, name), tuple) else {v} for loop in (a, b))
+            if not all(before) or not all(after) or not before or not after or before == after:
+                continue
+            if level == 1 or any("float64" in one for one in before - after):
+                what = {"floatx": "Keras' default type", "policy": "the policy", "compute": "what layers compute in"}[
+                    name
+                ]
+                old, new = (" and ".join(sorted(names)) for names in (before, after))
+                yield Finding("precision", f"{what} is {new}, the original's is {old}", _where_loop(a))
+                break
+
+
+def _loops_of_both(original: Sequence[Run], rewritten: Sequence[Run]) -> Iterator[tuple[Loop, Loop]]:
+    a, b = (
+        {loop.id: loop for record in runs[0].records[:1] for loop in record.loops} if runs else {}
+        for runs in (original, rewritten)
+    )
+    return ((a[loop], b[loop]) for loop in sorted(a.keys() & b.keys()))
+
+
+def _where_loop(loop: Loop) -> str:
+    return "" if loop.id == 0 else f"loop {loop.id}"
+
+
+def _ranks_diverge(original: Sequence[Run], rewritten: Sequence[Run]) -> Iterator[Finding]:
+    """Ranks that train one model have the same weights after every step."""
+
+    def apart(run: Run) -> float:
+        found = 0.0
+        steps = [sum(step.steps for step in record.steps) for record in run.records]
+        for sums in zip(*(record.weights for record in run.records), strict=False):
+            n, turned, squares = np.array(sums, float).T
+            if len(set(steps)) == 1 and len(set(n)) == 1:
+                size = math.sqrt(squares.max()) or 1.0
+                found = max(found, float(np.ptp(turned)) / size / math.sqrt(n[0]), float(np.ptp(squares)) / size**2)
+        return found if math.isfinite(found) else 0.0
+
+    if any(apart(run) > DIVERGED for run in original):
+        return
+    for run in rewritten:
+        if (distance := apart(run)) > DIVERGED:
+            message = f"the {len(run.records)} ranks end with different weights ({_percent(distance)} apart)"
+            yield Finding("ranks-diverge", f"{message}: each trains a model of its own", f"seed {run.seed}")
+            return
+
+
 # -- data ------------------------------------------------------------------------------------------------------
 
 
@@ -692,6 +844,7 @@ class _Seen(NamedTuple):
 
     samples: int
     sums: tuple[float, ...] = ()
+    order: float | None = None
 
     @property
     def means(self) -> Array:
@@ -712,7 +865,7 @@ def _seen(run: Run) -> dict[Part, dict[int, _Seen]]:
             if data.samples and (key in ended or run.ending == "finished"):
                 told.add((*key, data.part))
                 sums = () if any(not math.isfinite(s) for s in data.sums) else data.sums
-                found[data.loop, data.part][data.epoch].append(_Seen(data.samples, sums))
+                found[data.loop, data.part][data.epoch].append(_Seen(data.samples, sums, data.order))
         for epoch in record.epochs:
             if epoch.samples and (epoch.loop, epoch.epoch, "train") not in told:
                 found[epoch.loop, "train"][epoch.epoch].append(_Seen(epoch.samples))
@@ -724,7 +877,19 @@ def _seen(run: Run) -> dict[Part, dict[int, _Seen]]:
 
 def _together(ranks: Sequence[_Seen]) -> _Seen:
     sums = tuple(map(sum, zip(*(rank.sums for rank in ranks), strict=True))) if all(r.sums for r in ranks) else ()
-    return _Seen(sum(rank.samples for rank in ranks), sums)
+    orders = [rank.order for rank in ranks if rank.order is not None]
+    return _Seen(sum(rank.samples for rank in ranks), sums, sum(orders) if len(orders) == len(ranks) else None)
+
+
+def _same_for_all_seeds(runs: Sequence[Run]) -> bool:
+    seeds = [_seen(run) for run in _first_of_each_seed(runs).values()]
+    first, others = seeds[0] if seeds else {}, seeds[1:]
+    return bool(others) and all(
+        epochs.keys() <= other.get(part, {}).keys()
+        and _alike_throughout([list(epochs.values()), [other[part][e] for e in epochs]], _equal)
+        for part, epochs in first.items()
+        for other in others
+    )
 
 
 def _data(original: Sequence[Run], rewritten: Sequence[Run], level: int) -> Iterator[Finding]:
@@ -741,7 +906,7 @@ def _data(original: Sequence[Run], rewritten: Sequence[Run], level: int) -> Iter
         if not epochs:
             if part[1] == "test" and all(first.values()) and not any(second.values()) and any(b.values()):
                 yield Finding(
-                    "validation-data", "the original evaluates after its epochs, the rewritten does not", where
+                    "validation-data", "the original evaluates on data of its own, the rewritten script does not", where
                 )
             continue
         o = [[seen[e] for e in epochs] for seen in first.values()]
@@ -846,6 +1011,18 @@ def _frozen(o: list[list[_Seen]], r: list[list[_Seen]], where: str) -> Iterator[
     if sums and len(o[0]) > 1 and all(map(varies, o)) and not any(map(varies, r)):
         message = "every epoch sees the same inputs, the original's differ from epoch to epoch (augmentation, or order)"
         yield Finding("augmentation-frozen", message, where)
+        return
+
+    def moves(epochs: list[_Seen]) -> bool:
+        pairs = ((a.order, b.order, _scale(a)[0]) for a, b in pairwise(epochs) if _equal(a, b))
+        return any(a is None or b is None or abs(a - b) > ROUNDING * scale for a, b, scale in pairs)
+
+    def repeats(epochs: list[_Seen]) -> bool:
+        return all(_equal(a, b) for a, b in pairwise(epochs)) and not moves(epochs)
+
+    if sums and len(o[0]) > 1 and all(map(moves, o)) and all(map(repeats, r)):
+        message = "every epoch sees its samples in the same order, the original shuffles them anew"
+        yield Finding("order-frozen", message, where)
 
 
 def _sums(o: list[list[_Seen]], r: list[list[_Seen]], where: str, kinds: tuple[str, str]) -> Iterator[Finding]:
@@ -864,6 +1041,17 @@ def _sums(o: list[list[_Seen]], r: list[list[_Seen]], where: str, kinds: tuple[s
         yield Finding(kinds[0], message, where)
     elif off[4]:
         yield Finding(kinds[1], "the labels belong to other inputs than the original's", where)
+    elif len(o) > 1 and _alike_throughout(o, _equal) and _alike_throughout([o[0], *r], _as_many):
+        message = "the data of an epoch are not the original's, whose epochs hold the same whatever the seed"
+        yield Finding(kinds[0], message, where)
+
+
+def _alike_throughout(runs: list[list[_Seen]], alike: Callable[[_Seen, _Seen], bool]) -> bool:
+    return all(alike(a, b) for run in runs[1:] for a, b in zip(runs[0], run, strict=True))
+
+
+def _as_many(a: _Seen, b: _Seen) -> bool:
+    return a.samples == b.samples
 
 
 def _differs(first: list[_Seen], second: list[_Seen], i: int) -> bool:
@@ -916,13 +1104,45 @@ def _zeros(runs: Sequence[Run]) -> dict[int, list[float]]:
 
 def _optimizers(original: Sequence[Run], rewritten: Sequence[Run], level: int) -> Iterator[Finding]:
     ranks = _size(rewritten) // _size(original) or 1
-    a, b = (
-        {loop.id: loop for r in runs[0].records[:1] for loop in r.loops} if runs else {}
-        for runs in (original, rewritten)
-    )
-    for loop in sorted(a.keys() & b.keys()):
-        if a[loop].optimizer and b[loop].optimizer:
-            yield from _optimizer(a[loop], b[loop], ranks, level, "" if loop == 0 else f"loop {loop}")
+    for a, b in _loops_of_both(original, rewritten):
+        if a.optimizer and b.optimizer:
+            yield from _optimizer(a, b, ranks, level, _where_loop(a))
+
+
+def _schedules(original: Sequence[Run], rewritten: Sequence[Run], level: int) -> Iterator[Finding]:
+    """Learning rates at the ends of epochs, and at the script's, unless noise moves them."""
+    if any(loop.reacts for run in (*original, *rewritten) for record in run.records for loop in record.loops):
+        return
+    ranks = _size(rewritten) // _size(original) or 1
+    a, b = ({s: _rates(run) for s, run in _first_of_each_seed(runs).items()} for runs in (original, rewritten))
+    seeds = sorted(a.keys() & b.keys())
+
+    def same(x: float, y: float) -> bool:
+        return _alike(x, y) or (ranks > 1 and x * (1 - 1e-5) <= y <= x * ranks * (1 + 1e-5))
+
+    if not seeds or level >= 3:
+        return
+    for place, first in a[seeds[0]].items():
+        pairs = [(a[seed].get(place), b[seed].get(place)) for seed in seeds]
+        known = [(x, y) for x, y in pairs if x is not None and y is not None]
+        if first is None or len(known) < len(seeds):
+            continue
+        if not all(_alike(x, first) for x, _ in known):
+            return
+        if not any(same(x, y) for x, y in known):
+            where = "at the end" if place[0] is None else f"at the end of {_where(place[0])}"
+            message = f"the learning rate is {_shown(known[0][1])} {where}, the original's is {_shown(first)}"
+            yield Finding("schedule", message)
+            return
+
+
+def _rates(run: Run) -> dict[tuple[Key | None, int], float | None]:
+    """By place and optimizer; the end is one where it is the script's own."""
+    record = run.records[0] if run.records else Record()
+    places: list[tuple[Key | None, tuple[float | None, ...]]] = [((e.loop, e.epoch), e.rates) for e in record.epochs]
+    if run.ending == "finished":
+        places.append((None, record.rates))
+    return {(key, i): rate for key, rates in places for i, rate in enumerate(rates)}
 
 
 def _optimizer(before: Loop, after: Loop, ranks: int, level: int, where: str) -> Iterator[Finding]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..requirements import InterpreterError, of_interpreter
+from .gpu import Watch
 from .record import Ending, Record, Run
 from .sandbox import Isolation, Outcome, Sandbox
 
@@ -68,13 +69,14 @@ def run(
         with (box.scratch / "stdout").open("wb") as stdout, (box.scratch / "stderr").open("wb") as stderr:
             command = [*launcher, python, str(HARNESS), str(settings)]
             environment = {**(os.environ if env is None else env), "TMPDIR": str(temporary)}
-            outcome = box.run(command, cwd, environment, timeout, stdout, stderr)
+            with Watch() as watch:
+                outcome = box.run(command, cwd, environment, timeout, stdout, stderr)
         seconds = time.monotonic() - begin
         tail = _tail(box.scratch / "stderr") or _tail(box.scratch / "stdout")
         ranks = [Record.read(path) for path in records.glob("rank-*.jsonl")]
         ranks.sort(key=lambda record: record.rank)
         ending = _ending(outcome, [record.reason for record in ranks], tail, _killed_for_memory() > killed_before)
-        return Run(ending, outcome.exit_code, seconds, ranks, tail, box.isolation, seed)
+        return Run(ending, outcome.exit_code, seconds, ranks, tail, box.isolation, seed, watch.samples)
 
 
 def _tail(path: Path) -> str:

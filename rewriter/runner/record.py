@@ -6,9 +6,13 @@ The harness appends one JSON object a line to a file of its own for every rank:
     {"event": "tensorflow", "tensorflow": "2.15.1", "keras": "2.15.0", "seconds": 3.1, "devices": ["CPU:0"]}
     {"event": "loop", "loop": 0, "kind": "fit", "losses": "mean", "time": 4.2, ...}         a training loop begins
     {"event": "steps", "loop": 0, "epoch": 0, "time": [...], "steps": [...], "samples": [...], "loss": [...]}
-    {"event": "data", "loop": 0, "part": "train", "epoch": 0, "samples": 512, "sums": [...]}
-    {"event": "epoch", "loop": 0, "epoch": 0, "time": 9.9, "steps": 16, "samples": 512, "logs": {...}}
-    {"event": "end", "reason": "budget", "time": 12.0, "memory": 734003200, "wait": 1.3}
+    {"event": "data", "loop": 0, "part": "train", "epoch": 0, "samples": 512, "sums": [...], "order": 0.3}
+    {"event": "epoch", "loop": 0, "epoch": 0, "time": 9.9, "steps": 16, "samples": 512, "logs": {...}, "rates": [0.1]}
+    {"event": "elsewhere"}                                      a process that the script has forked trains
+    {"event": "stopped", "loop": 0}                             a callback ended training before its last epoch
+    {"event": "weights", "sums": [8, 0.4, 3.1]}                 at the end, where several ranks train
+    {"event": "end", "reason": "budget", "time": 12.0, "memory": 734003200, "wait": 1.3, "rates": [0.1],
+     "overhead": 0.01}
 
 Times are seconds since the harness started. A line that was cut off by a crash is left out.
 """
@@ -44,7 +48,8 @@ class Loop:
     kind: "fit", "fit_generator", "train_on_batch", "tape", "session" or "estimator".
     loss: "mean" where the losses are the running mean since the epoch began, as Keras reports them, else "batch".
     optimizer: its configuration, such as {"name": "Adam", "learning_rate": 0.001}.
-    policy: the global policy's name; compute: dtypes that layers with weights compute in.
+    policy: the global policy's name; compute: dtypes that layers with weights compute in; floatx: Keras' default type.
+    reacts: a callback moves the learning rate when the loss stops falling, which noise decides.
     """
 
     id: int
@@ -56,11 +61,16 @@ class Loop:
     compute: tuple[str, ...] = ()
     jit_compile: bool = False
     steps_per_execution: int = 1
+    floatx: str = ""
+    reacts: bool = False
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """The end of an epoch of a Keras loop. `logs` are its metrics, the `val_` ones included."""
+    """The end of an epoch of a Keras loop. `logs` are its metrics, the `val_` ones included.
+
+    rates: the learning rates that hold then, of all optimizers in use so far, None where one cannot be read.
+    """
 
     loop: int
     epoch: int
@@ -68,6 +78,7 @@ class Epoch:
     steps: int
     samples: int
     logs: Mapping[str, float]
+    rates: tuple[float | None, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -77,6 +88,7 @@ class Data:
     sums: Σs(x), Σs(x)², Σs(y), Σs(y)², Σs(x)s(y), where s() folds a sample to one number; the same data in any order
     gives the same sums, and labels that moved against their inputs change the last one alone.
     zeros: share of the gradients' elements that are exactly zero, None where no gradient was seen.
+    order: Σs(x) with each batch weighted by its place, which another order of the same samples changes.
     """
 
     loop: int
@@ -85,6 +97,7 @@ class Data:
     samples: int
     sums: tuple[float, ...]
     zeros: float | None = None
+    order: float | None = None
 
 
 @dataclass
@@ -106,6 +119,13 @@ class Record:
     seconds: float = 0.0
     memory: int = 0  # peak resident bytes
     wait: float = 0.0  # seconds spent waiting for input, where that can be seen
+    overhead: float = 0.0  # seconds that recording has cost
+    elsewhere: bool = False  # a forked process trains too, which is not recorded
+    stopped: bool = False  # a callback has ended a loop before its last epoch
+    rates: tuple[float | None, ...] = ()  # the learning rates at the end, as `Epoch.rates`
+    weights: list[tuple[float, ...]] = field(
+        default_factory=list
+    )  # number and sums of the trained ones, as ranks share
 
     @property
     def samples(self) -> int:
@@ -152,13 +172,21 @@ class Record:
                 columns = zip(event["time"], event["steps"], event["samples"], event["loss"], strict=True)
                 record.steps += [Step(event["loop"], event["epoch"], *row) for row in columns]
             elif kind == "epoch":
-                record.epochs.append(Epoch(**{k: v for k, v in event.items() if k != "event"}))
+                fields = {k: v for k, v in event.items() if k not in ("event", "rates")}
+                record.epochs.append(Epoch(rates=tuple(event["rates"]), **fields))
             elif kind == "data":
                 fields = {k: v for k, v in event.items() if k not in ("event", "sums")}
                 record.data.append(Data(sums=tuple(event["sums"]), **fields))
+            elif kind == "elsewhere":
+                record.elsewhere = True
+            elif kind == "stopped":
+                record.stopped = True
+            elif kind == "weights":
+                record.weights.append(tuple(event["sums"]))
             elif kind == "end":
                 record.reason, record.seconds = event["reason"], event["time"]
                 record.memory, record.wait = event["memory"], event["wait"]
+                record.rates, record.overhead = tuple(event["rates"]), event["overhead"]
         return record
 
 
@@ -173,6 +201,7 @@ class Run:
     stderr: str = ""  # its tail
     isolation: str = ""
     seed: int = 0
+    gpu: list[tuple[float, float, float, float]] = field(default_factory=list)  # seconds, %, bytes, W: see `gpu.py`
 
     def stored(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -189,5 +218,8 @@ class Run:
         records = []
         for entry in values["records"]:
             rows = {name: [kind(**fixed(row)) for row in entry[name]] for name, kind in kinds.items()}
-            records.append(Record(**{**entry, **rows, "devices": tuple(entry["devices"])}))
-        return cls(**{**values, "records": records})
+            fields = {name: tuple(entry[name]) for name in ("devices", "rates")}
+            weights = [tuple(sums) for sums in entry["weights"]]
+            records.append(Record(**{**entry, **rows, **fields, "weights": weights}))
+        gpu = [tuple(sample) for sample in values["gpu"]]
+        return cls(**{**values, "records": records, "gpu": gpu})

@@ -139,6 +139,17 @@ class Tuner:
                 break
         if whole:
             tuning.whole = speed.compare(*self.pairs((), whole))
+            left = speed.compare(*self.pairs((), names))
+            if tuning.whole.answer == "faster" and (not names or left.answer != "faster"):
+                names = whole
+                for name in whole:
+                    self.replace_effect(
+                        name, kept=True, why="together they make the script faster, none shows it alone"
+                    )
+        if names and speed.compare(*self.pairs((), names)).answer != "faster":
+            for name in names:
+                self.replace_effect(name, kept=False, why="the script is not shown to be faster with it")
+            names = ()
         self.finish(names)
         return tuning
 
@@ -204,28 +215,25 @@ class Tuner:
             for one in contestants if number % 2 == 0 else contestants[::-1]:
                 self.timed(one, number)
         effects = {name: speed.compare(*self.pairs(less, names)) for name, less in smaller.items()}
-        useless = [name for name, found in effects.items() if found.answer != "faster"]
+        measured = {name: found for name, found in effects.items() if found.ratio is not None}
+        useless = [name for name, found in measured.items() if found.answer != "faster"]
         if not useless:
             for name, found in effects.items():
-                self.tuning.effects.append(
-                    Effect(name, smaller[name], found, "same", True, "the script is slower without it")
-                )
+                why = "the script is slower without it"
+                if name not in measured:
+                    why = f"its own effect cannot be measured: {found.reason}"
+                self.tuning.effects.append(Effect(name, smaller[name], found, "same", True, why))
             return names, True
-        worst = min(useless, key=lambda name: effects[name].ratio or 0.0)
+        worst = min(useless, key=lambda name: effects[name].ratio or 1.0)
         found = effects[worst]
-        why = {
-            "slower": "the script is faster without it",
-            "no difference shown": "no difference shown",
-            "not measured": f"its effect cannot be measured: {found.reason}",
-        }[found.answer]
-        if failed := why_not_trained(self.rounds[smaller[worst]][0]):
-            why = f"without it the script {failed}"
+        why = "the script is faster without it" if found.answer == "slower" else "no difference shown"
         self.tuning.effects.append(Effect(worst, smaller[worst], found, "not looked at", False, why))
         return smaller[worst], False
 
     @staticmethod
     def is_open(found: speed.SpeedUp) -> bool:
-        return found.answer == "no difference shown" and found.ratio is not None and found.ratio > PROMISING
+        """Whether more rounds may show that it helps."""
+        return found.ratio is None or (found.answer == "no difference shown" and found.ratio > PROMISING)
 
     # -- what survives -------------------------------------------------------------------------------------------
 

@@ -123,40 +123,46 @@ def validate(
     total = 2 * (seeds + 1 + pairs)
 
     def tell(text: str) -> None:
-        progress(text, len(result.runs), total)
+        progress(text, len(result.runs), max(total, len(result.runs) + 1))
 
     trained, changed = result.trained
-    tell(f"{original.path.name}: how far it trains")
+    tell("original: how far it trains")
     first = run(original, "parity", steps=conditions.steps)
     trained.append(first)
     if reason := why_not_trained(first):
         result.failure = f"{original.path.name} {reason}"
         return result
-    amount = reach(first)
+    amount = reach(first, beyond=True)
 
     def train(which: Script, into: list[Run], seed: int, **further: bool) -> None:
-        tell(f"{which.path.name}: losses, {'no seed' if further else f'seed {seed}'}")
+        tell(f"{'original' if which is original else 'rewritten'}: losses, {'no seed' if further else f'seed {seed}'}")
         ranks = conditions.ranks if which is rewritten else 1
         into.append(run(which, "parity", ranks=ranks, seed=seed, **amount, **further))
 
     train(rewritten, changed, 0)
+    settled = bool(why_not_trained(changed[0])) or parity.compare(trained, changed, level).settled
+    if settled:
+        total -= 2 * (seeds - 1)
+        seeds = 1
     for seed in range(1, seeds):
         train(original, trained, seed)
         train(rewritten, changed, seed)
-    if not any(record.seeded for record in first.records) and epochs(first) > 1:
+    if not any(record.seeded for record in first.records) and epochs(first) > 1 and not settled:
         train(original, result.unseeded[0], 0, unseeded=True)
         train(rewritten, result.unseeded[1], 0, unseeded=True)
     else:
         total -= 2
     result.parity = parity.compare(trained, changed, level, result.unseeded)
-    if not result.parity.same and seeds == 1 and not why_not_trained(changed[0]):
-        # does the original repeat itself, and how far apart are its own seeds?
-        train(original, trained, 0)
-        for seed in (1, 2):
+    if not result.parity.same and seeds == 1 and not settled:
+        # do both repeat themselves, and how far apart are the original's own seeds?
+        total += 6
+        for seed in (0, 1, 2):
             train(original, trained, seed)
             train(rewritten, changed, seed)
+            result.parity = parity.compare(trained, changed, level, result.unseeded)
+            if result.parity.settled:
+                break
         total = len(result.runs) + 2 * pairs
-        result.parity = parity.compare(trained, changed, level, result.unseeded)
     if why_not_trained(changed[0]):
         return result
     time_both(original, rewritten, conditions, pairs, tell, result.timed)
@@ -178,18 +184,22 @@ def time_both(
     for pair in range(pairs):
         for side in (0, 1) if pair % 2 == 0 else (1, 0):
             script = (original, rewritten)[side]
-            tell(f"{script.path.name}: speed, run {pair + 1} of {pairs}")
+            tell(f"{('original', 'rewritten')[side]}: speed, run {pair + 1} of {pairs}")
             ranks = conditions.ranks if side else 1
             into[side].append(conditions.run(script, "speed", ranks=ranks, **amount))
             amount = reach(into[0][0])
 
 
-def reach(run: Run) -> dict[str, Any]:
-    """How far a run came: what others are stopped at."""
+def reach(run: Run, beyond: bool = False) -> dict[str, Any]:
+    """How far a run came: what others are stopped at. beyond: a quarter later where the script itself ended there."""
     steps = [step for record in run.records for step in record.steps]
     if all(step.samples for step in steps):
-        return {"samples": sum(step.samples for step in steps)}
-    return {"steps": sum(step.steps for step in steps) // max(len(run.records), 1)}
+        amount = {"samples": sum(step.samples for step in steps)}
+    else:
+        amount = {"steps": sum(step.steps for step in steps) // max(len(run.records), 1)}
+    if beyond and run.ending == "finished":
+        amount = {unit: count + count // 4 + 1 for unit, count in amount.items()}
+    return amount
 
 
 def epochs(run: Run) -> int:
@@ -215,8 +225,11 @@ def why_not_trained(run: Run) -> str:
             "exit": f"ended with exit code {run.exit_code}",
         }[run.ending]
         return f"{how}: {last}" if last else how
+    if any(record.elsewhere for record in run.records):
+        return "trains in processes that it forks, which are not watched"
     if not any(record.steps for record in run.records):
-        return f"never trained a step that could be seen{f' ({trouble})' if trouble else ''}"
+        watched = "watched is what TensorFlow trains in the script's own process"
+        return f"never trained a step that could be seen ({trouble or watched})"
     return ""
 
 

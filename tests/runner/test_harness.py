@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 
 from rewriter.runner.process import HARNESS
-from rewriter.runner.record import Record
+from rewriter.runner.record import Record, Run
+from rewriter.runner.validate import why_not_trained
 from tests.envs import run_script, tf_env
 
 pytestmark = pytest.mark.tf
@@ -250,7 +252,9 @@ def test_sessions(env: str, form: str, mode: str, tmp_path: Path) -> None:
     assert totals(record) == (20, 200)
     if mode == "parity":
         assert record.steps[-1].loss is not None
-        assert sum(entry.samples for entry in record.data) == 200
+        assert sum(entry.samples for entry in record.data if entry.part == "train") == 200
+        evaluated = sum(entry.samples for entry in record.data if entry.part == "test")
+        assert evaluated == (200 if form == "feed_dict" else 0)
 
 
 @pytest.mark.parametrize("env", ["tf115", "tf215"])
@@ -267,3 +271,122 @@ def test_keras_in_graph_mode(env: str, tmp_path: Path) -> None:
 def test_fit_generator(env: str, tmp_path: Path) -> None:
     record = measure(env, tmp_path, DATA + FORMS["generator"].replace("model.fit(", "model.fit_generator("))
     assert totals(record) == (20, 200)
+
+
+MIRRORED = """
+cpu = tf.config.list_physical_devices('CPU')[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+strategy = tf.distribute.MirroredStrategy(['CPU:0', 'CPU:1'])
+with strategy.scope():
+    model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+    optimizer = tf.keras.optimizers.Adam(0.01)
+    model.build((None, 4))
+    optimizer.build(model.trainable_variables)
+def step(batch):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(tf.square(model(batch[0], training=True) - batch[1])) / 10
+    gradients = tape.gradient(loss, model.trainable_variables)
+    optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+@tf.function
+def everywhere(batch):
+    strategy.run(step, args=(batch,))
+for _ in range(2):
+    for batch in strategy.experimental_distribute_dataset(tf.data.Dataset.from_tensor_slices((x, y)).batch(10)):
+        everywhere(batch)
+"""
+
+
+@pytest.mark.parametrize("env", ["tf215", "tf221"])
+def test_replicas_make_one_step_together(env: str, tmp_path: Path) -> None:
+    record = measure(env, tmp_path, DATA + MIRRORED)
+    assert totals(record) == (20, 200)
+    assert sum(entry.samples for entry in record.data) == 200
+    losses = [step.loss for step in record.steps if step.loss is not None]
+    assert len(losses) == 20 and losses[-1] < losses[0]
+
+
+FIT = FORMS["fit"]
+ENDS = {
+    "os._exit": FIT + "\nimport os\nos._exit(0)",
+    "thread": "import threading\n"
+    + FIT.replace("model.fit(", "threading.Thread(target=lambda: model.fit(")
+    + ").start()",
+    "fork": FIT + "\nimport os, sys\nif os.fork() == 0:\n    sys.exit(0)\nos.wait()",
+    "fork before": FIT.replace(
+        "model.fit", "import os, sys\nif os.fork() == 0:\n    sys.exit(0)\nos.wait()\nmodel.fit"
+    ),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_training_ends_when_the_process_does(end: str, tmp_path: Path) -> None:
+    record = measure("tf215", tmp_path, DATA + ENDS[end])
+    assert totals(record) == (20, 200)
+    assert record.reason == "finished"
+    assert not record.elsewhere
+
+
+FORKS = """
+import multiprocessing, random
+def work(train):
+    {train}
+    print(random.random(), flush=True)
+if __name__ == '__main__':
+    for _ in range(2):
+        child = multiprocessing.get_context('fork').Process(target=work, args=(1,))
+        child.start()
+        child.join()
+    open('drawn', 'w').write(str(random.random()))
+"""
+TRAINS = """import tensorflow as tf
+    model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+    model.compile('sgd', 'mse')
+    model.fit(tf.ones([20, 2]), tf.ones([20, 1]), verbose=0)"""
+
+
+def test_training_in_a_fork_is_told(tmp_path: Path) -> None:
+    record = measure("tf215", tmp_path, FORKS.format(train=TRAINS))
+    assert record.elsewhere
+    assert totals(record) == (0, 0)
+    assert (
+        why_not_trained(Run("finished", 0, 1.0, [record])) == "trains in processes that it forks, which are not watched"
+    )
+
+
+def test_forks_draw_the_same_in_every_run(tmp_path: Path) -> None:
+    draws = "open('drawn', 'a').write(str(random.random()) + ' ')"
+    drawn = []
+    for run in ("a", "b"):
+        (tmp_path / run).mkdir()
+        measure("tf215", tmp_path / run, FORKS.format(train=draws).replace("'drawn', 'w'", "'drawn', 'a'"))
+        drawn.append((tmp_path / run / "drawn").read_text().split())
+    assert drawn[0] == drawn[1]
+    assert len(set(drawn[0])) == 3  # forks differ
+
+
+def test_keras_on_something_else_is_told(tmp_path: Path) -> None:
+    (tmp_path / "keras.py").write_text("class backend:\n    backend = staticmethod(lambda: 'jax')")
+    (tmp_path / "train.py").write_text("import keras")
+    (tmp_path / "records").mkdir()
+    config = {"script": str(tmp_path / "train.py"), "records": str(tmp_path / "records"), "mode": "speed"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    done = run_script(Path(sys.executable), HARNESS, str(tmp_path / "config.json"), timeout=60)
+    record = Record.read(tmp_path / "records" / "rank-0.jsonl")
+    assert record.troubles == ["Keras on jax: only TensorFlow is watched"], done.stderr
+
+
+MANY = DATA + "x, y = np.tile(x, (30, 1)), np.tile(y, (30, 1))\n"
+COSTS = {
+    "fit": MODEL + "model.fit(x, y, batch_size=10, epochs=1, verbose=0)",
+    "eager": RAW + OVER_DATASET,
+    "function": MODEL + STEP + FUNCTION + OVER_DATASET,
+    "session": SESSIONS["feed_dict"].replace("range(0, 100, 10)", "range(0, 3000, 10)"),
+}
+
+
+@pytest.mark.parametrize("form", COSTS)
+def test_recording_costs_little(form: str, tmp_path: Path) -> None:
+    record = measure("tf215", tmp_path, MANY + COSTS[form], "speed")
+    steps, _ = totals(record)
+    assert steps >= 300
+    assert 0 < record.overhead / steps < 200e-6

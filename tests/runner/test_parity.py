@@ -462,6 +462,38 @@ def test_frozen_augmentation() -> None:
     assert compare(frozen, frozen, 2).same
 
 
+def ordered(*places: float, **more: object) -> Run:
+    """Epochs over the same data, whose order has these sums."""
+    return with_data(*(replace(seen(X, Y, e), order=o) for e, o in enumerate(places)), **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("level", [1, 2, 3])
+def test_an_order_that_no_longer_varies(level: int) -> None:
+    shuffled = ordered(1.0, 5.0, 3.0, epochs=3)
+    finding = only(compare([shuffled], [ordered(1.0, 1.0, 1.0, epochs=3)], level), "order-frozen")
+    assert finding.fails
+    for original, rewritten in (
+        (shuffled, shuffled),
+        (shuffled, ordered(1.0, 1.0, 5.0, epochs=3)),  # chance
+        (ordered(1.0, 1.0, 1.0, epochs=3), shuffled),
+        (ordered(1.0, 1.0, 1.0, epochs=3), ordered(2.0, 2.0, 2.0, epochs=3)),
+    ):
+        assert compare([original], [rewritten], level).findings == ()
+
+
+def test_data_that_no_seed_changes() -> None:
+    """A curriculum: epochs differ, and so would be allowed to, did they not hold the same for every seed."""
+
+    def rising(to: float, moved: float = 0.0) -> list[Data]:
+        return [seen(X * to + moved, Y, 0), seen(X * to * 3 + moved, Y, 1)]
+
+    original = [with_data(*rising(1.0), seed=s) for s in range(2)]
+    assert kinds(compare(original, [with_data(*rising(1.01), seed=s) for s in range(2)], 2)) == ["data"]
+    assert not kinds(compare(original, original, 2))
+    varied = [with_data(*rising(1 + 0.1 * s), seed=s) for s in range(2)]
+    assert compare(varied, [with_data(*rising(1.01 + 0.1 * s), seed=s) for s in range(2)], 2).same
+
+
 def test_an_epoch_that_was_cut_short_is_not_compared() -> None:
     def cut(count: int) -> Run:
         one = with_data(*epochs(X[:count], Y[:count]), ending="budget")
@@ -599,7 +631,128 @@ def test_mixed_precision_without_effect() -> None:
     assert compare(original, [run(curve(), compute=(), **claimed)], 2).findings == ()  # type: ignore[arg-type]
 
 
+def settings(level: int, before: dict[str, object], after: dict[str, object]) -> list[str]:
+    original, rewritten = ([run(curve())] for _ in range(2))
+    for runs, changes in ((original, before), (rewritten, after)):
+        record = runs[0].records[0]
+        record.loops = [replace(loop, **changes) for loop in record.loops]  # type: ignore[arg-type]
+    return kinds(compare(original, rewritten, level))
+
+
+def test_precision() -> None:
+    half = {"policy": "mixed_float16", "compute": ("float16", "float32")}
+    double = {"policy": "float64", "compute": ("float64",), "floatx": "float64"}
+    assert settings(1, {}, half) == ["precision"]
+    assert settings(2, {}, half) == []
+    for level in (1, 2, 3):
+        assert settings(level, double, double) == []
+        assert settings(level, double, half) == ["precision"]
+        assert settings(level, double, double | {"floatx": "float32"}) == ["precision"]
+        assert settings(level, {"floatx": "float32"}, {"compute": ()}) == []  # one of them does not tell
+
+
+def with_rates(*rates: float, seed: int = 0, size: int = 1, ending: str = "finished") -> Run:
+    one = run(curve(seed), seed=seed, per_epoch=32, size=size)
+    for record in one.records:
+        record.epochs = [replace(epoch, rates=(rate,)) for epoch, rate in zip(record.epochs, rates, strict=False)]
+        record.rates = rates[-1:]
+    return replace(one, ending=ending)  # type: ignore[arg-type]
+
+
+def test_learning_rates_over_time() -> None:
+    original = [with_rates(0.1, 0.01, 0.01)]
+    parity = compare(original, [with_rates(0.1, 0.1, 0.1)], 1)
+    finding = only(parity, "schedule")
+    assert finding.message == "the learning rate is 0.1 at the end of epoch 1, the original's is 0.01"
+    assert parity.settled  # the losses are the same
+    assert not kinds(compare(original, [with_rates(0.1, 0.1, 0.1)], 3))  # another optimizer
+    ended = only(compare(original, [with_rates(0.1, 0.01, 0.01, 0.1)], 1), "schedule")
+    assert "at the end," in ended.message
+    assert not kinds(compare(original, [with_rates(0.1, 0.01, 0.01, 0.1, ending="budget")], 1))  # it was stopped
+
+
+def test_a_rate_that_noise_moves_is_no_schedule() -> None:
+    """Where the plateau comes depends on the seed, or on a callback that is known to wait for one."""
+    original = [with_rates(*rates, seed=s) for s, rates in enumerate([(0.1, 0.1, 0.01), (0.1, 0.01, 0.01)])]
+    late = [with_rates(0.1, 0.1, 0.1, seed=s) for s in range(2)]
+    assert not kinds(compare(original, late, 2))
+    assert kinds(compare(original[:1], late[:1], 2)) == ["schedule"]
+    record = original[0].records[0]
+    record.loops = [replace(loop, reacts=True) for loop in record.loops]
+    assert not kinds(compare(original[:1], late[:1], 2))
+
+
+def test_ranks_may_warm_up() -> None:
+    original = [with_rates(0.1, 0.1, 0.1)]
+    assert "schedule" not in kinds(compare(original, [with_rates(0.1, 0.2, 0.4, size=4)], 2))
+    assert "schedule" in kinds(compare(original, [with_rates(0.1, 0.2, 0.8, size=4)], 2))
+
+
+# -- how long it trains ----------------------------------------------------------------------------------------
+
+
+def test_training_that_ends_too_early_or_too_late() -> None:
+    long, short = run(curve(), loops=3), run(curve(), loops=1)
+    parity = compare([long], [short], 1)
+    assert kinds(parity) == ["length"] and parity.settled
+    assert "ends after" in only(parity, "length").message
+    assert "goes on" in only(compare([short], [replace(long, ending="budget")], 1), "length").message
+    assert kinds(compare([long], [replace(short, ending="budget")], 1)) == []  # it was stopped
+    assert kinds(compare([replace(long, ending="budget")], [short], 1)) == ["length"]
+
+
+def test_lengths_that_vary() -> None:
+    long, short = run(curve(), loops=3), run(curve(), loops=1)
+    for one in (long, short):
+        one.records[0].stopped = True
+    assert kinds(compare([long], [short], 1)) == []  # early stopping
+    originals = [run(curve(s), seed=s, loops=3 - s) for s in range(2)]
+    assert kinds(compare(originals, [run(curve(s), seed=s) for s in range(2)], 2)) == []
+
+
+def test_no_step_at_all() -> None:
+    silent = run(curve())
+    silent.records[0].steps, silent.records[0].epochs = [], []
+    parity = compare([run(curve())], [silent], 1)
+    assert kinds(parity) == ["not-trained"] and parity.settled
+    assert not compare([silent], [silent], 1).same
+
+
+# -- repeating -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seeded", [True, False])
+def test_a_rewrite_that_no_longer_repeats_itself(seeded: bool) -> None:
+    """Only a script that sets a seed promises that."""
+    original = [run(curve(s), seed=s) for s in (0, 0, 1, 2)]
+    for one in original:
+        one.records[0].seeded = seeded
+    rewritten = [run(curve(s) * factor, seed=s) for s, factor in ((0, 1.001), (0, 1.002), (1, 1.001), (2, 1.001))]
+    parity = compare(original, rewritten, 1)
+    assert kinds(parity) == (["loss", "not-repeatable"] if seeded else [])
+    assert parity.settled == seeded
+    assert "not-repeatable" not in kinds(compare(original, [rewritten[0], rewritten[0]], 1))
+
+
+def test_more_runs_may_take_a_difference_back() -> None:
+    assert not compare([run(curve())], [run(curve() * 1.001)], 1).settled
+    assert compare([run(curve())] * 2, [run(curve() * 1.001)] * 2, 1).findings
+    repeats = [[run(curve() * change) for _ in range(2)] for change in (1.0, 1.001)]
+    assert compare(repeats[0], repeats[1], 1).settled
+
+
 # -- ranks -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("apart", "found"), [(0.0, []), (1e-8, []), (1e-2, ["ranks-diverge"])])
+def test_weights_of_ranks(apart: float, found: list[str]) -> None:
+    rewritten = run(curve()[:48], size=2)
+    for i, record in enumerate(rewritten.records):
+        record.weights = [(8, 1.0, 2.0), (4, 0.5 + i * apart, 1.0)]
+    original = run(curve())
+    assert [k for k in kinds(compare([original], [rewritten], 2)) if k != "loss"] == found
+    rewritten.records[1].steps = rewritten.records[1].steps[:-1]  # stopped at another step
+    assert "ranks-diverge" not in kinds(compare([original], [rewritten], 2))
 
 
 def test_the_loss_is_the_mean_over_the_ranks() -> None:

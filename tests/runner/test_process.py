@@ -30,7 +30,7 @@ def tell(**event):
 tell(event="start", python="3.11.7", rank=int(os.environ.get("RANK", "0")), size=1)
 sys.argv = [config["script"], *config["args"]]
 def end(reason):
-    tell(event="end", reason=reason, time=1.0, memory=2, wait=config["seed"])
+    tell(event="end", reason=reason, time=1.0, memory=2, wait=config["seed"], rates=[], overhead=0.0)
 try:
     runpy.run_path(config["script"], run_name="__main__")
 except SystemExit as error:

@@ -86,9 +86,9 @@ def judged(
     for name, text in (("train.py", original), ("train_fast.py", rewritten)):
         (folder / name).write_text(textwrap.dedent(text))
     before, after = pair(folder / "train.py", folder / "train_fast.py", [])
-    pairs = asked.pop("pairs", 0)
+    runs = {"pairs": asked.pop("pairs", 0), "seeds": asked.pop("seeds", 3)}
     conditions = Conditions(str(tf_env(env)), **asked)  # type: ignore[arg-type]
-    return validate(before, after, conditions, level, pairs=pairs)  # type: ignore[arg-type]
+    return validate(before, after, conditions, level, **runs)  # type: ignore[arg-type]
 
 
 def failing(result: Validation) -> set[str]:
