@@ -238,9 +238,9 @@ def rows_of(value):
 
 
 def halves(data):
-    """Inputs and labels of a batch, as Keras takes them apart."""
+    """Inputs of a batch, and labels with their weights, as Keras takes them apart."""
     if isinstance(data, (tuple, list)) and data:
-        return data[0], (data[1] if len(data) > 1 else None)
+        return data[0], data[1:3]
     return data, None
 
 
@@ -290,8 +290,13 @@ class Tap:
 
     def __init__(self, tf, parity):
         self.tf, self.parity = tf, parity
-        with tf.init_scope():
-            self.variable = tf.Variable([0.0] * self.LENGTH, trainable=False, dtype=tf.float64, name="measured")
+        # A thread of its own is in no function and in no strategy's scope, which would make a variable a replica.
+        thread = threading.Thread(target=self.make)
+        thread.start()
+        thread.join()
+
+    def make(self):
+        self.variable = self.tf.Variable([0.0] * self.LENGTH, trainable=False, dtype=self.tf.float64, name="measured")
 
     def read(self):
         return [float(v) for v in self.variable.numpy()]
@@ -319,6 +324,8 @@ class Tap:
         for leaf in leaves(part):
             if not isinstance(leaf, tf.Tensor) or leaf.shape.rank in (None, 0):
                 continue  # ragged and sparse tensors are not looked into
+            if not leaf.shape[:1].is_compatible_with(first.shape[:1]):
+                continue
             if leaf.dtype == tf.string:
                 leaf = tf.strings.to_hash_bucket_fast(leaf, 1048576) / 1048576
             if leaf.dtype.is_complex:
@@ -355,10 +362,10 @@ def zeros_of(tf, gradients):
 
 
 def first_replica(tf):
-    """1.0 where a step is traced for the first replica, which alone counts it and tells its loss, else 0.0."""
+    """1.0 where a step is traced for the first replica here, which alone counts it and tells its loss, else 0.0."""
     context = tf.distribute.get_replica_context()
     replica = tf.get_static_value(tf.convert_to_tensor(context.replica_id_in_sync_group)) if context else 0
-    return 0.0 if replica else 1.0
+    return 0.0 if replica and replica % len(context.strategy.extended.worker_devices) else 1.0
 
 
 def rows(tf, tensor):
@@ -999,7 +1006,7 @@ class Hooks:
         return measured
 
     def make_function(self, make, part):
-        """Counts batches inside the traced step (fit's own count serves several replicas)."""
+        """Counts batches inside the traced step (fit's own count serves replicas in other processes)."""
         hooks = self
 
         @functools.wraps(make)
@@ -1027,15 +1034,16 @@ class Hooks:
         return measured
 
     def taps(self, model):
-        """The counters of a model; empty where it runs on several replicas or not on TensorFlow."""
+        """The counters of a model; empty where it has replicas in other processes or does not run on TensorFlow."""
         store = self.__dict__.setdefault("model_taps", {})
         if id(model) not in store:
             strategy = getattr(model, "distribute_strategy", None)
             several = getattr(strategy, "num_replicas_in_sync", 1) > 1
+            together = several and isinstance(strategy, self.tf.distribute.MirroredStrategy)  # all in this process
             parts = ("train", "test") if self.recorder.parity else ("train",)
             usable = (
                 self.tf
-                and not several
+                and (together or not several)
                 and self.version >= (2, 2)
                 and self.tf.compat.v1.executing_eagerly_outside_functions()
             )
@@ -1155,7 +1163,7 @@ class Hooks:
             loop.announce(**facts_of(self))
             hooks.use(getattr(self, "optimizer", None), self)
             if recorder.parity:
-                loop.add(sums_of_arrays((x,) + args[:1]))
+                loop.add(sums_of_arrays((x, (args[:2], kwargs.get("y"), kwargs.get("sample_weight")))))
             losses = list(result.values()) if isinstance(result, dict) else leaves(result)
             loop.step(1, rows_of(x), losses[0] if losses else None)
             recorder.overhead += time.perf_counter() - begin

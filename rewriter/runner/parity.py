@@ -88,12 +88,14 @@ class Parity:
     """`tolerance` says in words how much difference was allowed and why; `compared` counts the compared losses.
 
     settled: there is a finding that no further run can take back.
+    blind: share of the loss below which a difference of the loss curves would not be noticed; 0 where they are exact.
     """
 
     findings: tuple[Finding, ...]
     tolerance: str
     compared: int
     settled: bool = False
+    blind: float = 0.0
 
     @property
     def same(self) -> bool:
@@ -142,7 +144,7 @@ def compare(
         CERTAIN | (EXACT if losses.exact else frozenset()) | ({"data"} if _same_for_all_seeds(original) else set())
     )
     settled = losses.settled or bool(failing & certain)
-    return Parity(tuple(dict.fromkeys(findings)), " ".join(losses.tolerance), losses.compared, settled)
+    return Parity(tuple(dict.fromkeys(findings)), " ".join(losses.tolerance), losses.compared, settled, losses.blind)
 
 
 # -- losses ----------------------------------------------------------------------------------------------------
@@ -240,6 +242,7 @@ class _Losses:
     compared: int = 0
     exact: bool = False  # whether the same seed gives the same numbers
     settled: bool = False  # whether the findings stay, whatever further runs show
+    blind: float = 0.0  # the share of the loss that may be off unnoticed
 
     def judge(self) -> None:
         runs = [*self.original, *self.rewritten]
@@ -387,6 +390,7 @@ class _Losses:
                     f"a loss that is off by less than {blind:.0%} would not be noticed: more seeds would show more"
                 )
                 self.findings.append(Finding("loss", message, where, fails=False))
+                self.blind = max(self.blind, blind)
 
     def _start_alike(self) -> bool:
         """Whether the seeds' first losses go together in both scripts: weights and batches are the same then."""

@@ -9,7 +9,8 @@ The JSON document is a contract; `version` changes only when a key changes its m
     level        1, 2 or 3: what the rewrite promises
     verdict      "pass", "regression" or "not run"
     failure      why there is no verdict, or ""
-    parity       null, or: same; tolerance (in words); compared (how many losses);
+    parity       null, or: same; tolerance (in words); compared (how many losses); blind (share of the loss
+                 below which a difference of loss curves would not be noticed);
                  findings, a list of: kind, message, where, fails (false: a remark)
     speed        null, or: answer ("faster", "slower", "no difference shown", "not measured"), reason,
                  ratio, low, high (times as fast, with the 95 % interval; null where not measured), pairs (ratios),
@@ -60,6 +61,7 @@ def as_json(validation: Validation) -> dict[str, Any]:
             "same": found.same,
             "tolerance": found.tolerance,
             "compared": found.compared,
+            "blind": round(found.blind, 4),
             "findings": [asdict(finding) for finding in found.findings],
         },
         "speed": fast and _speed(fast),
@@ -155,7 +157,9 @@ def headline(validation: Validation) -> str:
     found = validation.parity
     if found is None:
         return "not run"
-    if found.same:
+    if found.same and found.blind > 1:
+        training = f"no difference in training shown, but one below {found.blind:.0%} of the loss would not be seen"
+    elif found.same:
         training = "same training"
     else:
         training = f"not the same training ({', '.join(dict.fromkeys(f.kind for f in found.findings if f.fails))})"

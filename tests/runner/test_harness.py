@@ -296,9 +296,21 @@ for _ in range(2):
 """
 
 
+REPLICAS = {
+    "loop": MIRRORED,
+    "loop in scope": MIRRORED.replace("        everywhere", "        with strategy.scope(): everywhere"),
+    "fit": MIRRORED[: MIRRORED.index("def step")]
+    + """
+    model.compile(optimizer, 'mse')
+model.fit(tf.data.Dataset.from_tensor_slices((x, y)).batch(10), epochs=2, verbose=0)
+""",
+}
+
+
+@pytest.mark.parametrize("form", REPLICAS)
 @pytest.mark.parametrize("env", ["tf215", "tf221"])
-def test_replicas_make_one_step_together(env: str, tmp_path: Path) -> None:
-    record = measure(env, tmp_path, DATA + MIRRORED)
+def test_replicas_make_one_step_together(env: str, form: str, tmp_path: Path) -> None:
+    record = measure(env, tmp_path, DATA + REPLICAS[form])
     assert totals(record) == (20, 200)
     assert sum(entry.samples for entry in record.data) == 200
     losses = [step.loss for step in record.steps if step.loss is not None]
@@ -390,3 +402,18 @@ def test_recording_costs_little(form: str, tmp_path: Path) -> None:
     steps, _ = totals(record)
     assert steps >= 300
     assert 0 < record.overhead / steps < 200e-6
+
+
+WEIGHTED = {
+    "fit": "model.fit(x, y, batch_size=10, sample_weight=WEIGHTS, verbose=0)",
+    "train_on_batch": "model.train_on_batch(x, y=y, sample_weight=WEIGHTS)",
+}
+
+
+@pytest.mark.parametrize("form", WEIGHTED)
+def test_weights_of_samples_are_data(form: str, tmp_path: Path) -> None:
+    seen = []
+    for weights in ("np.ones(100)", "np.full(100, 2.0)"):
+        seen += summed(measure("tf215", tmp_path, DATA + MODEL + WEIGHTED[form].replace("WEIGHTS", weights)))
+    assert seen[0][:2] == pytest.approx(seen[1][:2])
+    assert seen[0][2:] != pytest.approx(seen[1][2:])
