@@ -82,6 +82,7 @@ def main() -> None:
         folder = Path(name)
         text = next(t for n in range(1300, 1500) if compiles(t := keras_script(n)))
         (folder / "big.py").write_text(text)
+        (folder / "torch.py").write_text(f"{text}import torch\n")  # without that word torchfix does not parse a file
         (folder / "plain.py").write_text("import os\n\n\ndef main():\n    print(os.getcwd())\n" * 200)
         many = folder / "many"
         many.mkdir()
@@ -99,7 +100,7 @@ def main() -> None:
                 "-o",
                 "out.py",
             ],
-            f"torchfix, {count} lines": [str(bin_ / "torchfix"), "big.py"],
+            f"torchfix, {count} lines": [str(bin_ / "torchfix"), "torch.py"],
             f"fixit lint, {count} lines": [str(bin_ / "fixit"), "lint", "big.py"],
             "tfboost rewrite, no TensorFlow in it": [*tfboost, "rewrite", "plain.py"],
             "tfboost --help": [*tfboost, "--help"],
