@@ -83,7 +83,7 @@ class Recorder:
 
     def write(self, event):
         if not self.child:
-            self.file.write(json.dumps(event, default=plain) + "\n")
+            self.file.write(json.dumps(event, default=number) + "\n")
             self.file.flush()
 
     def trouble(self, where):
@@ -182,12 +182,8 @@ def peak_memory():
     return unit * max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
 
-def plain(value):
-    """JSON for numbers of NumPy and TensorFlow; None for anything else."""
-    return number(value)
-
-
 def number(value):
+    """A number of NumPy or TensorFlow (the mean of several) as a float; None for anything else."""
     if value is None:
         return None
     try:
@@ -1025,10 +1021,6 @@ class Hooks:
                         hooks.local.fit_tap = None
 
                 self.__dict__[part + "_step"] = tapped
-                try:
-                    return make(self, *args, **kwargs)
-                finally:
-                    hooks.local.tapped = True
             return make(self, *args, **kwargs)
 
         return measured
@@ -1240,7 +1232,7 @@ def optimizer_facts(optimizer):
     facts = {}
     for key, value in config.items():
         if isinstance(value, dict):
-            facts[key] = json.dumps(value, default=plain, sort_keys=True)
+            facts[key] = json.dumps(value, default=number, sort_keys=True)
         elif isinstance(value, (bool, str)) or value is None:
             facts[key] = value
         else:

@@ -222,7 +222,7 @@ class Tuner:
                 why = "the script is slower without it"
                 if name not in measured:
                     why = f"its own effect cannot be measured: {found.reason}"
-                self.tuning.effects.append(Effect(name, smaller[name], found, "same", True, why))
+                self.tuning.effects.append(Effect(name, smaller[name], found, "not looked at", True, why))
             return names, True
         worst = min(useless, key=lambda name: effects[name].ratio or 1.0)
         found = effects[worst]
@@ -244,6 +244,8 @@ class Tuner:
             found = self.judged(names)
             if found.parity is None or found.parity.same:
                 tuning.validation = found
+                for name in names:
+                    self.replace_effect(name, parity="same")
                 break
             alone = {name: self.judged((name,)) for name in names}
             failing = {name: one for name, one in alone.items() if not (one.parity and one.parity.same)}
