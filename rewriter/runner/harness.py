@@ -37,7 +37,7 @@ import types
 
 BEGIN = time.perf_counter()
 #: Seconds between two looks at the samples counter, which is a read from the device, when speed is measured.
-INTERVAL = 0.05
+INTERVAL = 0.02
 #: Seconds between two writes to the event file.
 FLUSH = 1.0
 #: How far apart the seeds of two runs are, and those of two ranks where the script sets none.

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -187,7 +187,31 @@ class Record:
                 record.reason, record.seconds = event["reason"], event["time"]
                 record.memory, record.wait = event["memory"], event["wait"]
                 record.rates, record.overhead = tuple(event["rates"]), event["overhead"]
+        record.steps = _whole(record.steps, stopped=record.reason == "budget")
         return record
+
+
+def _whole(steps: list[Step], stopped: bool) -> list[Step]:
+    """An optimizer that is applied without new data belongs to the step before it: the second one of a GAN.
+
+    stopped: the run was ended at a number of samples, maybe before such a second application.
+    """
+    visible = {step.loop for step in steps if step.samples}
+    found: list[Step] = []
+    last: dict[int, int] = {}  # loop → where its last step stands
+    joined: dict[int, int] = {}  # loop → where the last step stands that others were added to
+    for step in steps:
+        place = last.get(step.loop)
+        if step.loop in visible and not step.samples and place is not None and found[place].epoch == step.epoch:
+            before = found[place]
+            found[place] = replace(step, steps=before.steps + step.steps, samples=before.samples)
+            joined[step.loop] = place
+        else:
+            last[step.loop] = len(found)
+            found.append(step)
+    if stopped and len(found) > 1 and joined.get(found[-1].loop) == len(found) - 2:
+        found.pop()
+    return found
 
 
 @dataclass

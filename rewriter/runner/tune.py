@@ -255,6 +255,9 @@ class Tuner:
                 kinds = ", ".join(dict.fromkeys(f.kind for f in told.findings if f.fails)) if told else "not compared"
                 self.replace_effect(name, parity=kinds, kept=False, why=f"it does not train the same ({kinds})")
             names = tuple(name for name in names if name not in guilty)
+        for number in range(FEWEST_ROUNDS if names else 0):  # what is left after a drop was never timed
+            self.timed((), number)
+            self.timed(names, number)
         tuning.kept = names
         tuning.after = self.variant(names).files.get(self.script.path, self.scripts[()])
         if tuning.validation is not None:

@@ -404,6 +404,40 @@ def test_recording_costs_little(form: str, tmp_path: Path) -> None:
     assert 0 < record.overhead / steps < 200e-6
 
 
+GAN = """
+generator = tf.keras.Sequential([tf.keras.layers.Dense(4)])
+critic = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+first, second = tf.keras.optimizers.SGD(0.01), tf.keras.optimizers.SGD(0.01)
+DECORATOR
+def step(real):
+    with tf.GradientTape() as tape, tf.GradientTape() as other:
+        made = generator(tf.ones_like(real))
+        g_loss = tf.reduce_mean(critic(made) ** 2)
+        d_loss = tf.reduce_mean(critic(real) ** 2) - g_loss
+    first.apply_gradients(zip(tape.gradient(g_loss, generator.trainable_variables), generator.trainable_variables))
+    second.apply_gradients(zip(other.gradient(d_loss, critic.trainable_variables), critic.trainable_variables))
+for _ in range(2):
+    for real in tf.data.Dataset.from_tensor_slices(x).batch(10):
+        step(real)
+"""
+
+
+@pytest.mark.parametrize("samples", [0, 120])
+def test_two_optimizers_make_one_step(samples: int, tmp_path: Path) -> None:
+    """Run line by line, the script may be stopped between the two; compiled, it cannot."""
+    records = [
+        measure("tf221", tmp_path, DATA + GAN.replace("DECORATOR", decorator), samples=samples)
+        for decorator in ("", "@tf.function")
+    ]
+    eager, compiled = ([(step.steps, step.samples) for step in record.steps] for record in records)
+    whole = samples // 10 or 20
+    assert compiled[:whole] == [(2, 10)] * whole
+    assert eager[: whole - 1] == [(2, 10)] * (whole - 1)
+    assert all(steps == 2 for steps, _ in eager)
+    losses = [[step.loss for step in record.steps] for record in records]
+    assert losses[0] == pytest.approx(losses[1][: len(losses[0])], rel=1e-5)
+
+
 WEIGHTED = {
     "fit": "model.fit(x, y, batch_size=10, sample_weight=WEIGHTS, verbose=0)",
     "train_on_batch": "model.train_on_batch(x, y=y, sample_weight=WEIGHTS)",
