@@ -150,6 +150,9 @@ def rewrite(
     script_args: Annotated[
         str, typer.Option(metavar="'ARGS'", show_default=False, help="For the script, with --validate.")
     ] = "",
+    budget: Annotated[
+        float, typer.Option(min=0.1, metavar="SECONDS", help="With --validate: how long a run trains about.")
+    ] = 15.0,
     force_exclude: ForceExclude = False,
 ) -> None:
     """Write faster scripts, and explain every change and every refusal.
@@ -171,7 +174,7 @@ def rewrite(
     if script_args and not validate:
         raise typer.BadParameter("goes with --validate", param_hint="--script-args")
     if validate and any(one.status == "changed" for one in reports):
-        _must_train_the_same(paths[0], reports, script_args, python, level or 2)
+        _must_train_the_same(paths[0], reports, script_args, python, _level(level, paths[0]), budget)
     if out is not None:
         _write(data, reports, _places(paths, list(data), out))
     elif in_place:
@@ -259,8 +262,8 @@ Isolation = Annotated[
 
 @app.command()
 def validate(
-    original: Annotated[Path, typer.Argument(metavar="ORIGINAL", show_default=False)],
-    rewritten: Annotated[Path, typer.Argument(metavar="REWRITTEN", show_default=False)],
+    original: Annotated[Path, typer.Argument(metavar="ORIGINAL", show_default=False, help="The script as it was.")],
+    rewritten: Annotated[Path, typer.Argument(metavar="REWRITTEN", show_default=False, help="What became of it.")],
     script_args: Annotated[
         list[str] | None,
         typer.Argument(metavar="[-- ARGS...]", show_default=False, help="For both scripts."),
@@ -305,7 +308,7 @@ def validate(
                 synthetic_data,
                 np,
             ),
-            level=level or 2,
+            level=_level(level, original),
             seeds=seeds,
             pairs=pairs,
             format=format,
@@ -315,7 +318,7 @@ def validate(
 
 @app.command()
 def tune(
-    script: Annotated[Path, typer.Argument(metavar="SCRIPT", show_default=False)],
+    script: Annotated[Path, typer.Argument(metavar="SCRIPT", show_default=False, help="It is left as it is.")],
     script_args: Annotated[
         list[str] | None, typer.Argument(metavar="[-- ARGS...]", show_default=False, help="For the script.")
     ] = None,
@@ -353,9 +356,10 @@ def tune(
         raise typer.BadParameter("would overwrite the script: name another file", param_hint="-o")
     interpreter = runner.interpreter(python)
     asked = _asked(level, select, ignore, amp_dtype, None)
+    level = _level(level, script)
 
     def rewrite_with(names: tuple[str, ...] | None) -> tuple[bytes, tuple[str, ...]]:
-        wanted = _all_by_name(asked, level or 2, script)
+        wanted = _all_by_name(asked, level, script)
         if names is not None:
             wanted = replace(asked, select=frozenset(names), ignore=frozenset())
         _, (found,) = _rewritten([script], wanted, interpreter, 1)
@@ -369,7 +373,7 @@ def tune(
             script_args or [],
             rewrite_with,
             Conditions(interpreter, run_seconds, steps, timeout, _isolation(isolation), synthetic=synthetic_data),
-            level=level or 2,
+            level=level,
             budget=budget,
             out=output,
             resume=resume,
@@ -379,7 +383,7 @@ def tune(
 
 
 def _must_train_the_same(
-    path: Path, reports: Sequence[FileReport], script_args: str, python: str | None, level: int
+    path: Path, reports: Sequence[FileReport], script_args: str, python: str | None, level: int, budget: float
 ) -> None:
     """Nothing is written where the rewritten files do not pass. Raises `typer.Exit` then."""
     import shlex
@@ -391,14 +395,21 @@ def _must_train_the_same(
         raise typer.BadParameter("name the script that trains first, then the files it needs", param_hint="--validate")
     script, args = absolute(path), tuple(shlex.split(script_args))
     files = {absolute(one.path): one.after for one in reports if one.status == "changed"}
+    conditions = Conditions(runner.interpreter(python), budget)
     with runner.told():
-        result = runner.run(
-            Script(script, args), Script(script, args, files), Conditions(runner.interpreter(python)), level=level
-        )
+        result = runner.run(Script(script, args), Script(script, args, files), conditions, level=level)
         runner.show(result, stderr=True)
     if result.exit_code:
         _emit("nothing was written\n", error=True)
         raise typer.Exit(result.exit_code)
+
+
+def _level(given: int | None, script: Path) -> int:
+    """The level of the command line, of the configuration, or the usual one."""
+    try:
+        return given or Configs().of(script).level or 2
+    except ConfigError as error:
+        _fail(str(error))
 
 
 def _all_by_name(asked: work.Asked, level: int, script: Path) -> work.Asked:

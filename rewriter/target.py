@@ -53,9 +53,10 @@ def named(name: str) -> Target:
     why = f"--target {name}"
     if name == "keras3":
         return Target(FIRST_KERAS3, OPEN, 3, why)
-    if match := re.fullmatch(r"tf(\d+)\.(\d+)(?:\.\d+)?", name):
+    if match := re.fullmatch(r"tf([12])\.(\d+)(?:\.\d+)?", name):
         version = (int(match[1]), int(match[2]))
-        return Target(version, version, 3 if version >= FIRST_KERAS3 else 2, why)
+        if version[0] == 2 or version <= (1, 15):
+            return Target(version, version, 3 if version >= FIRST_KERAS3 else 2, why)
     raise ValueError(f"unknown target `{name}`: give tf2.15, tf1.15 (any TensorFlow version), keras3 or auto")
 
 

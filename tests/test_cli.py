@@ -71,6 +71,7 @@ class TestCommands:
             (["--ignore", "xal"], "unknown codemod `xal`"),
             (["--amp-dtype", "half"], "must be float16 or bfloat16"),
             (["--target", "tf"], "unknown target `tf`"),
+            (["--target", "tf9.9"], "unknown target `tf9.9`"),
             (["--format", "xml"], "must be text or json"),
             (["-o", "b.py", "--in-place"], "give one of"),
             (["--diff", "--in-place"], "give one of"),
