@@ -35,6 +35,7 @@ _LIST_PACKAGES = r"""
 import sys
 sys.path[:] = [p for p in sys.path if p not in ("", ".")]
 import os
+print("packages")
 for folder in sys.path:
     try:
         names = os.listdir(folder)
@@ -60,11 +61,12 @@ def of_interpreter(python: str) -> Evidence:
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         reason = getattr(error, "strerror", None) or error
         raise InterpreterError(f"`{python}` cannot be run: {reason}") from None
-    if done.returncode:
+    heading, *lines = done.stdout.splitlines() or [""]
+    if done.returncode or heading != "packages":
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         raise InterpreterError(f"`{python}` is not a Python interpreter that runs here: {last}")
     packages: dict[str, str] = {}
-    for line in done.stdout.splitlines():
+    for line in lines:
         name, _, version = line.partition("-")
         packages.setdefault(_normal(name), version)
     return _of_packages(packages, python)

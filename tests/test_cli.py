@@ -77,6 +77,7 @@ class TestCommands:
             (["--diff", "--in-place"], "give one of"),
             (["--python", "/no/python"], "cannot be run"),
             (["--python", "cat"], "not a Python interpreter"),
+            (["--python", "true"], "not a Python interpreter"),
             (["-j", "0"], "0 is not in the range"),
             (["--frobnicate"], "--frobnicate"),
             (["-"], "stands alone"),
