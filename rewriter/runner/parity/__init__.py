@@ -6,7 +6,8 @@ at the same seed differ by, where such runs are given. An original that does not
 and so is what comes after rounding has visibly grown beyond the tolerance (`_chaotic`): a network at a high learning
 rate takes 50 steps from 1e-7 to 1e-2. Where the script sets no seed, its rewrite need not repeat itself either.
 
-Levels 2 and 3 promise the same training: loss curves over several seeds. A curve is cut into windows along the samples; their means over the first half, the second half and the end may differ by as much as the original's own
+Levels 2 and 3 promise the same training: loss curves over several seeds. A curve is cut into windows along the
+samples; their means over the first half, the second half and the end may differ by as much as the original's own
 seeds let expect, and by a small share of the loss (see `losses`), which is what a lower precision may cost.
 
 Whatever the level: the data of every epoch and whether their order still varies, how long training lasts, optimizers
