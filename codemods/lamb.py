@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib.resources import files
 
+from codemods.graph.lamb import graph_lamb
 from rewriter.codemod import Finding, Fix, Refusal, codemod
 from rewriter.edits import DropKeyword, Edit, Insert, NameArgument, Replace, SetKeyword
 from rewriter.models import Structure, structure
@@ -49,7 +50,8 @@ def lamb(script: Script) -> Iterator[Finding]:
     training that continues from an optimizer's saved state, which is Adam's; in Keras 3 models with an `Embedding`
     (its Lamb squares the gradients of a repeated row one by one) and models that are saved as `.h5` (it cannot
     load them again).
-    What is written: `keras.optimizers.Lamb` for Keras 3 (from 3.5 on); for Keras 2 the class itself, above its use.
+    What is written: `keras.optimizers.Lamb` for Keras 3 (from 3.5 on); for Keras 2, and for the
+    `tf.train.AdamOptimizer` of TensorFlow 1 sessions and Estimators, the class itself, above its use.
 
     Before (Keras 3):
         import keras
@@ -78,6 +80,7 @@ def lamb(script: Script) -> Iterator[Finding]:
                 assert value.script is not None and value.node is not None
                 done.add(value.node)
                 yield _decide(training, value.script, value.node, value.keras.rsplit(".", 1)[-1].lower(), value)
+    yield from graph_lamb(script, SMALLEST_BATCH, _batched, _defined_for_graphs)
 
 
 def _decide(training: Training, owner: Script, place: ast.expr, kind: str, value: Value | None) -> Finding:
@@ -86,6 +89,12 @@ def _decide(training: Training, owner: Script, place: ast.expr, kind: str, value
             place,
             f"{reason}: LAMB is for batches of {SMALLEST_BATCH} and more",
             "raise the batch size first, then tune the learning rate with warm-up",
+        )
+    if owner.options.distribute != "none":
+        return Refusal(
+            place,
+            "the program is distributed in this run, with the learning rate scaled for the optimizer that is there",
+            "rewrite it for LAMB first, then distribute what comes out",
         )
     if training.unseen:
         return Refusal(place, f"another training of this model may not be seen: {training.unseen[0].reason}")
@@ -120,8 +129,8 @@ def _decide(training: Training, owner: Script, place: ast.expr, kind: str, value
                 f"LAMB is written differently for TensorFlow 2.10 and 2.11, and this is {target}",
                 "give --target",
             )
-        name = _free_name(owner)
-        edits = [_definition(owner, place, snippet, name)]
+        name = _free_name(owner, snippet)
+        edits = [_definition(owner, _uses(owner, place), _snippet(snippet), name)]
     elif target.keras is None:
         return Refusal(
             place, "Keras 3 has LAMB, Keras 2 does not: which one will run this is not known", "give --target"
@@ -417,7 +426,7 @@ def _exempt(owner: Script, call: ast.Call) -> list[Edit] | str:
     return [Insert(statement, f"{target}.exclude_from_weight_decay(var_names={NOT_DECAYED})")]
 
 
-# -- the class for Keras 2 -------------------------------------------------------------------------------------------
+# -- the class where the library has none ----------------------------------------------------------------------------
 
 
 @cache
@@ -428,21 +437,29 @@ def _snippet(name: str) -> str:
     return re.sub(r"\btf\.", "{tensorflow}.", text[start:]).rstrip() + "\n"
 
 
-def _free_name(owner: Script) -> str:
+def _free_name(owner: Script, snippet: str) -> str:
     name = "LAMB"
-    while any(name in scope.bindings for scope in owner.names.scopes.values()) and not _is_ours(owner, name):
+    while any(name in scope.bindings for scope in owner.names.scopes.values()) and not _is_ours(owner, name, snippet):
         name += "_"
     return name
 
 
-def _is_ours(owner: Script, name: str) -> bool:
+def _is_ours(owner: Script, name: str, snippet: str) -> bool:
     """The class that an earlier optimizer of the same script has already brought in."""
     found = owner.names.module.bindings.get(name, [])
-    return (
-        len(found) == 1
-        and isinstance(found[0].node, ast.ClassDef)
-        and "arXiv 1904.00962" in (ast.get_docstring(found[0].node) or "")
-    )
+    if len(found) != 1 or not isinstance(found[0].node, ast.ClassDef):
+        return False
+    told = " ".join((ast.get_docstring(found[0].node) or "nothing").split())
+    return told in " ".join(_snippet(snippet).split())
+
+
+def _defined_for_graphs(owner: Script, uses: list[ast.Call], tensorflow: str) -> tuple[str, list[Edit]]:
+    """The name of the class for TensorFlow 1, and what puts it above the calls that need it."""
+    name = _free_name(owner, "lamb_tf1")
+    if _is_ours(owner, name, "lamb_tf1"):
+        return name, []
+    text = _snippet("lamb_tf1").replace("{tensorflow}", tensorflow)
+    return name, [_definition(owner, uses, text, name)]
 
 
 def _uses(owner: Script, place: ast.expr) -> Iterator[ast.expr]:
@@ -455,13 +472,12 @@ def _uses(owner: Script, place: ast.expr) -> Iterator[ast.expr]:
             yield from (v.node for v in owner.values(optimizer) if v.script is owner and isinstance(v.node, ast.expr))
 
 
-def _definition(owner: Script, place: ast.expr, snippet: str, name: str) -> Edit:
+def _definition(owner: Script, uses: Iterable[ast.expr], text: str, name: str) -> Edit:
     """The class, below the imports or above the first top-level statement that may need it."""
-    text = _snippet(snippet)
     if name != "LAMB":
         text = text.replace("class LAMB(", f"class {name}(")
     body = owner.tree.body
-    first = min((outermost(owner, use, owner.tree) for use in _uses(owner, place)), key=lambda s: s.lineno)
+    first = min((outermost(owner, use, owner.tree) for use in uses), key=lambda s: s.lineno)
     imports = [s for s in body if isinstance(s, ast.Import | ast.ImportFrom) and s.lineno < first.lineno]
     top = [
         outermost(owner, s, owner.tree)

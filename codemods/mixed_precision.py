@@ -8,9 +8,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from codemods.graph.mixed_precision import graph_rewrites
+from codemods.loops.precision import Loops
+from codemods.loops.scaling import BFLOAT16, Scaling
 from rewriter import catalog
 from rewriter.codemod import Finding, Fix, Refusal, codemod
-from rewriter.dtypes import Precision, chooses, has_float32, settings
+from rewriter.dtypes import FULL, Precision, chooses, has_float32, settings
 from rewriter.edits import Edit, Insert, SetKeyword
 from rewriter.low_precision import (
     ACTIVATIONS,
@@ -52,11 +55,19 @@ def mixed_precision(script: Script) -> Iterator[Finding]:
     not work in 16 bits (`Normalization`, `UnitNormalization`, Keras 3's `activity_regularizer`; in float16
     recurrent layers with an unbounded activation such as relu, which may grow from step to step). An `Input` of
     word or item numbers that an own layer looks up is given `dtype="int32"`: as floats they would be rounded.
+    In TensorFlow 1 sessions and Estimators (from 1.14 on) the optimizer is wrapped in
+    `enable_mixed_precision_graph_rewrite`, which has TensorFlow rewrite the graph to float16 on a GPU, and scales the
+    loss. Not where something in the graph needs the range of float32 (logarithms, squared errors, small constants),
+    where checkpoints are restored, or where not all is seen that is done with the optimizer.
     Not applied: nothing but the output would multiply matrices in 16 bits; the output layers cannot be found; the
     model's own code mixes float32 tensors (`tf.constant`, `tf.random.normal`, casts) with what layers return;
     constants that float16 cannot hold (`1e-8`, `-1e9`); `set_floatx` or explicit dtypes; layers that are called
-    outside of models; own training loops and `train_step`, which have to scale the loss; models that are loaded, or
-    layers of other libraries.
+    outside of models; models that are loaded, or layers of other libraries.
+    Training steps of the script's own (`GradientTape` loops, `train_step`) get the loss scaling that float16 needs:
+    the optimizer is wrapped in a `LossScaleOptimizer`, the loss is scaled inside the tape, and in Keras 2 the gradients
+    are unscaled right behind it, before anything is done with them; Keras 3 unscales them when they are applied.
+    Not where gradients are used for something else (penalties, a `clip_by_value` that hides an overflow; in Keras 3
+    accumulated or logged), or without an optimizer. A policy has no effect on a script's own variables.
     `--amp-dtype bfloat16` has the range of float32 and needs no loss scaling.
 
     Before:
@@ -99,8 +110,8 @@ _GRAPH_REWRITES = frozenset(
     }
 )
 
-#: Overridden methods of a model that compute the loss, or what is compared with it, themselves.
-_OWN_STEPS = ("train_step", "compute_loss", "make_train_function", "test_step", "predict_step")
+#: Overridden methods of a model that apply gradients themselves.
+_OWN_STEPS = ("train_step", "make_train_function")
 
 #: Attributes that a `LossScaleOptimizer` shows as the optimizer in it does.
 _OPTIMIZER_ATTRIBUTES = frozenset("lr learning_rate iterations variables apply_gradients minimize build".split())
@@ -148,12 +159,13 @@ class _Plan:
         sites = [s for s in self._sites(*_TRAIN) if self._of_keras(s)]
         if self._decided():
             return
-        if not sites:
-            yield from self._without_fit()
+        self.loops = Loops(self.reach)
+        if not sites and not self.loops.models:
+            graphs = list(graph_rewrites(self.script))
+            yield from graphs or self._without_fit()
             return
-        first = next((s for s in sites if s.script is self.script), sites[0])
-        self.here: ast.AST = first.call if first.script is self.script else self._mention(first)
-        if not self.reach.is_program:
+        self.here: ast.AST = self._trained_here(sites)
+        if not self._is_program():
             if not self._is_imported():
                 yield self._only_defines(self.here)
             return
@@ -162,6 +174,8 @@ class _Plan:
             self._models(sites)
         if not self.refusals:
             self._code()
+        if not self.refusals:
+            self._scale()
         if not self.refusals:
             place = self._place()
             if place is not None and not self.refusals:
@@ -185,7 +199,32 @@ class _Plan:
             q = owner.source.quote
             edits.append(SetKeyword(call, "dtype", f"{q}int32{q}"))
         message = f"layers compute in {self.dtype}; weights and outputs stay float32"
-        return Fix(place.anchor, message, edits)
+        if self.loops.with_models:
+            message += "; " + (
+                "the losses of own steps are scaled"
+                if self.float16
+                else "bfloat16 has the range of float32: no loss scaling is needed"
+            )
+        return Fix(place.anchor, message, [*edits, *self.scaling])
+
+    def _scale(self) -> None:
+        """In float16 the losses of own steps are scaled; bfloat16 has the range of float32."""
+        self.scaling: list[Edit] = []
+        if not self.float16 or not self.loops.with_models:
+            return
+        scaling = Scaling(self.loops.with_models, keras2=self.keras2, keras3=self.keras3, family=self._family())
+        for trouble in scaling.troubles:
+            self.refuse(trouble.script, trouble.node, trouble.reason, trouble.hint)
+        self.scaling = scaling.edits
+
+    def _is_program(self) -> bool:
+        return self.reach.is_program or self.loops.is_program
+
+    def _trained_here(self, sites: list[Site]) -> ast.AST:
+        """The place in this file at which the training is reported."""
+        own: list[ast.AST] = [s.call for s in sites if s.script is self.script]
+        own += [s.node for s in self.loops.with_models if s.script is self.script]
+        return own[0] if own else self._mention([*(m for s in sites for m in s.models), *self.loops.models])
 
     def _is_imported(self) -> bool:
         return any(self.script in reach_of(s).scripts for s in self._others())
@@ -201,9 +240,9 @@ class _Plan:
         project = self.script.project
         return [s for s in list(project.scripts.values()) if s is not self.script and s.path in project.editable]
 
-    def _mention(self, site: Site) -> ast.AST:
-        """Something in this file to report at, where `fit` is called in another one."""
-        for value in site.models:
+    def _mention(self, models: Iterable[Value]) -> ast.AST:
+        """Something in this file to report at, where another one trains."""
+        for value in models:
             if value.script is self.script and isinstance(value.node, ast.Call):
                 return value.node
         imports = tensorflow_imports(self.script)
@@ -244,7 +283,7 @@ class _Plan:
 
     def _without_fit(self) -> Iterator[Finding]:
         """Own loops, and scripts that only build: say why nothing is done where a gain could be expected."""
-        if not self.reach.is_program:
+        if not self._is_program():
             sites = [s for s in self.script.sites(*_TRAIN) if any(v.kind == "model" for v in s.models)]
             if sites and not self._is_imported():
                 yield self._only_defines(sites[0].call)
@@ -259,17 +298,17 @@ class _Plan:
             if any(v.kind in ("layer", "model") and v.node is c for v in self.script.values(c))
         ]
         if not layers:
+            own = [step for step in self.loops.steps if step.script is self.script]
+            if own and self._is_program():
+                why = "the step computes with variables of the script's own: a policy acts on Keras layers only"
+                yield Refusal(own[0].node, why)
             return
         for call in self.script.calls_to("backend.set_floatx", "config.set_floatx"):
             if call.args and self.script.constant(call.args[0]) != "float32":
                 yield Refusal(call, f"the script chooses its precision: `{ast.unparse(call)}`")
                 return
         for call in self.script.calls_to("tensorflow.GradientTape"):
-            yield Refusal(
-                call,
-                "the training loop is the script's own: it has to scale the loss itself",
-                "set the policy, and wrap the optimizer in a LossScaleOptimizer",
-            )
+            yield Refusal(call, "no training step of a Keras model is seen around this `GradientTape`")
             return
 
     def _made_elsewhere(self) -> bool:
@@ -320,6 +359,8 @@ class _Plan:
         strategy, shown = distribution(script)
         if strategy == "horovod" and self.keras3 and self.float16:
             self.refuse(script, here, "Horovod does not know the loss scaling of Keras 3")
+        if strategy and self.float16 and self.loops.steps:
+            self.refuse(script, here, f"own steps under {shown}: their losses are to be scaled by hand", BFLOAT16)
         if "TPU" in strategy and self.float16:
             self.refuse(script, here, f"{shown}: TPUs compute in bfloat16, not in float16", "--amp-dtype bfloat16")
         for owner, call in self.reach.calls():
@@ -362,11 +403,11 @@ class _Plan:
             number = owner.number(call.args[0]) if call.args else None
             if number is None or number <= TINY:
                 self.refuse(owner, call, f"`{ast.unparse(call)}` is zero in float16", "--amp-dtype bfloat16")
-        elif name == "tensorflow.GradientTape":
+        elif name == "tensorflow.GradientTape" and call not in self.loops.tapes:
             self.refuse(
                 owner,
                 call,
-                "gradients are taken by the script itself (`GradientTape`): their loss has to be scaled",
+                "what the gradients of this `GradientTape` are used for is not seen: no optimizer applies them",
             )
         elif name == "tensorflow.gradients" or path in ("backend.gradients", "backend.function"):
             self.refuse(
@@ -426,13 +467,21 @@ class _Plan:
                     site.call,
                     "the model that is trained is loaded: its layers keep the precision they were saved with",
                 )
+        for script, call, why in self.loops.unseen():
+            self.refuse(script, call, why)
+        for script, call, model in self.loops.model_calls:
+            if _is_loaded(model):
+                why = "the model that is trained is loaded: its layers keep the precision they were saved with"
+                self.refuse(script, call, why)
+            trained[_key(model)] = model
         if self.refusals:
             return
+        self.called = {_key(model) for model in self.loops.models}
         self.trained = [self._structure(v) for v in trained.values()]
         for built in self.trained:
             self._own_steps(built)
             self._whole(built)
-            if not built.tails and not self.refusals:
+            if not built.tails and not self.refusals and not self._only_steps(built):
                 node = _key(built.model) or self.here
                 self.refuse(built.model.script or self.script, node, "the output layers cannot be found")
             for tail in built.tails:
@@ -444,11 +493,24 @@ class _Plan:
             self._keep(owner, call)
         for built in self.trained:
             self._layers(built)
+        self._alone_in_steps()
         self._alone()
         if not self.refusals and not any(map(self._gains, self.trained)):
             self.refuse(
                 self.script, self.here, "what is computed in 16 bits multiplies no matrices: nothing would be gained"
             )
+
+    def _only_steps(self, built: Structure) -> bool:
+        """A model that is not called itself: its own `train_step` calls others."""
+        cls = built.model.cls
+        return (
+            cls is not None
+            and cls.script is not None
+            and isinstance(cls.node, ast.ClassDef)
+            and cls.script.method(cls.node, "call") is None
+            and (found := cls.script.method(cls.node, "train_step")) is not None
+            and found[1] in self.loops.functions
+        )
 
     def _gains(self, built: Structure) -> bool:
         """Is anything left that multiplies matrices in low precision, or may do so?"""
@@ -502,6 +564,34 @@ class _Plan:
                         f"`{ast.unparse(call.func)}` calls a layer outside of a model: it would return {self.dtype}",
                     )
 
+    def _alone_in_steps(self) -> None:
+        """Layers that an own step calls: outside of a `call`, what they return meets float32."""
+        classes = [b.model.cls for b in self.trained if b.model.cls is not None]
+        methods = [
+            found
+            for cls in classes
+            if cls.script is not None and isinstance(cls.node, ast.ClassDef)
+            for name in ("test_step", "predict_step", "compute_loss", "compute_metrics")
+            if (found := cls.script.method(cls.node, name)) is not None
+        ]
+        for script, call, layer in self.loops.alone(methods):
+            made, owner = layer.node, layer.script
+            if made in self.pins or layer.keras.removeprefix("layers.") in LOOKUPS:
+                continue
+            stays = prepares(layer) or self._is_simple(layer)
+            if stays and isinstance(made, ast.Call) and owner is not None and not owner.bind(made).open:
+                self.pins[made] = owner
+            elif not (isinstance(made, ast.Call) and owner is not None and has_float32(owner, made)):
+                what = f"`{script.text(call.func)}` calls a layer outside of a model"
+                self.refuse(script, call, f"{what}: it would return {self.dtype}")
+
+    def _is_simple(self, layer: Value) -> bool:
+        """A layer of the script's own that holds no others and can be told its precision: it draws samples, say."""
+        cls = layer.cls
+        if cls is None or cls.script is None or not isinstance(cls.node, ast.ClassDef):
+            return False
+        return not self._structure(layer).layers and _takes_dtype(cls.script, cls.node)
+
     def _unfollowed(self, script: Script, call: ast.Call, why: str) -> None:
         model = call.func.value if isinstance(call.func, ast.Attribute) else call
         self.refuse(script, call, f"which model `{script.text(model)}` is is not known: {why}")
@@ -512,11 +602,8 @@ class _Plan:
                 continue
             for name in _OWN_STEPS:
                 found = model.cls.script.method(model.cls.node, name)
-                if found is not None and model is built.model:
-                    self.refuse(
-                        *found,
-                        f"`{name}` is the script's own: its losses have to be scaled and kept in float32",
-                    )
+                if found is not None and model is built.model and found[1] not in self.loops.functions:
+                    self.refuse(*found, f"`{name}` is the script's own, and what it does with its losses is not seen")
 
     def _whole(self, built: Structure) -> None:
         for unseen in built.unseen:
@@ -610,7 +697,7 @@ class _Plan:
                 "an output layer is not constructed where it can be seen",
             )
             return
-        if call in built.hidden:
+        if call in built.hidden and not (_key(built.model) in self.called and built in self.trained):
             self.refuse(
                 owner,
                 call,
@@ -884,23 +971,26 @@ class _Plan:
         pinned = set(self.pins)
         checked = [b for b in self.built.values() if b.model.kind == "model"]
         for built in checked:
-            for trouble in Precision(built, pinned, self.keras2, self.keras3, self.integers).check():
+            precision = Precision(built, pinned, self.keras2, self.keras3, self.integers)
+            if self.keras2 and built.model.node is not None and (extra := self.loops.extra_inputs(built.model)):
+                precision.given[built.model.node] = dict.fromkeys(extra, FULL)
+            for trouble in precision.check():
                 if trouble.float16 and not self.float16:
                     continue
                 hint = "--amp-dtype bfloat16 has the range of float32" if trouble.float16 else ""
                 self.refuse(trouble.script, trouble.node, trouble.reason, hint)
         for site in self._sites(*_TRAIN):
-            self._large_inputs(site)
+            if (given := site.arguments.get("x") or site.arguments.get("generator")) is not None:
+                self._large_inputs(site.script, given, site.models)
+        for script, given, model in self.loops.data():
+            self._large_inputs(script, given, [model])
 
-    def _large_inputs(self, site: Site) -> None:
+    def _large_inputs(self, owner: Script, given: ast.expr, trained: Iterable[Value]) -> None:
         """Features that may exceed what float16 holds: the first layer would see infinity."""
-        given = site.arguments.get("x") or site.arguments.get("generator")
-        if given is None:
-            return
-        models = [(m, self.built.get(_key(m))) for m in site.models]
+        models = [(m, self.built.get(_key(m))) for m in trained]
         names = [built.layer_names() if built else set() for _, built in models]
         looked_up = all(found & (LOOKUPS | {"Embedding"}) for found in names)
-        for script, features in parts(site.script, given):
+        for script, features in parts(owner, given):
             if is_float(script, features) and any(
                 model.cls is not None and "Embedding" in found for (model, _), found in zip(models, names, strict=True)
             ):
@@ -957,6 +1047,7 @@ class _Plan:
         if self.refusals:
             return None
         sites = [s.call for s in self._sites(*_TRAIN) if s.script is self.script]
+        sites += [call for script, call in self.loops.calls if script is self.script]
         try:
             # a float16 policy of Keras 2 looks for GPUs: those must have been chosen before
             return Placement(self.reach, sites, name, devices=self.keras2 and self.float16).find()

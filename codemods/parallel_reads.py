@@ -303,6 +303,8 @@ def _order_on(route: Route, seeded: bool) -> tuple[int, str]:
     if purpose == "unknown":
         return 0, f"it goes to {end.name}, which is not followed {where}"
     if purpose == "training":
+        if end.kind == "iterator" and end.name != "iter" and not shuffled:
+            return 0, f"what a session gets from it may be used in order {where}"
         return (1 if random_order else 2), ""
     if end.kind == "predict" or purpose == "prediction":
         return 0, f"`{end.name}` gives its results in this order {where}"

@@ -29,7 +29,8 @@ def prefetch(script: Script) -> Iterator[Finding]:
     The stage is put where the pipeline ends, after the last batch or repeat. Where the dataset is used for
     something else as well (`ds.class_names`, a further stage), it is put where the dataset is trained on.
 
-    Not applied: the dataset cannot be followed to where it is made, or it already ends in a prefetch.
+    Not applied: the dataset cannot be followed to where it is made, or it already ends in a prefetch. The queues of
+    TensorFlow 1 (`slice_input_producer`, `shuffle_batch`, ...) have no such stage: they are reported.
 
     Before:
         import tensorflow as tf
@@ -45,6 +46,7 @@ def prefetch(script: Script) -> Iterator[Finding]:
         model.compile("sgd", "mse")
         model.fit(ds)
     """
+    yield from _queues(script)
     branching: list[tuple[Use, list[Value], bool]] = []
     placed: set[ast.AST] = set()
     for use in consumers(script):
@@ -78,6 +80,35 @@ def prefetch(script: Script) -> Iterator[Finding]:
             places = _places(script, use, rest, alone)
         for place in places:
             yield from _fix(script, place)
+
+
+#: What makes input queues, and the dataset that does the same.
+_QUEUES = {
+    "string_input_producer": "Dataset.from_tensor_slices(files).shuffle(n).repeat()",
+    "slice_input_producer": "Dataset.from_tensor_slices((inputs, labels)).shuffle(n).repeat()",
+    "range_input_producer": "Dataset.range(n).shuffle(n).repeat()",
+    "input_producer": "Dataset.from_tensor_slices(inputs).shuffle(n).repeat()",
+    "limit_epochs": "Dataset.repeat(epochs)",
+    "batch": "Dataset.map(read).batch(size)",
+    "batch_join": "Dataset.interleave(read).batch(size)",
+    "maybe_batch": "Dataset.map(read).batch(size)",
+    "shuffle_batch": "Dataset.map(read).shuffle(n).batch(size)",
+    "shuffle_batch_join": "Dataset.interleave(read).shuffle(n).batch(size)",
+    "maybe_shuffle_batch": "Dataset.map(read).shuffle(n).batch(size)",
+    "QueueRunner": "Dataset.from_generator(read, types)",
+}
+
+
+def _queues(script: Script) -> Iterator[Refusal]:
+    """Input by TensorFlow 1's queues, which threads of Python keep filled: said once, where it begins."""
+    for call in script.calls_to(*(f"tensorflow.train.{name}" for name in _QUEUES)):
+        instead = _QUEUES[script.called(call).rpartition(".")[2]]
+        yield Refusal(
+            call,
+            f"`{script.text(call.func)}` fills a queue from threads of Python, which is slower than tf.data",
+            f"write the input as a dataset: tf.data.{instead}, then .prefetch",
+        )
+        return
 
 
 def _fix(script: Script, place: ast.expr) -> Iterator[Fix]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from codemods.graph.xla import session_jit
+from codemods.loops.xla import Rules, compiled_steps
 from rewriter import catalog
 from rewriter.codemod import Finding, Fix, Refusal, codemod
 from rewriter.compilable import Obstacle, of_model, of_objective, of_settings
@@ -27,6 +29,7 @@ from rewriter.training import (
 from rewriter.values import Value
 
 ON_CPU = "training runs on a CPU, where XLA seldom makes a Keras model faster"
+STEP_ON_CPU = "training runs on a CPU, where XLA seldom makes a step faster than `tf.function` alone"
 TRY_ON_CPU = "`tfboost tune` measures whether it does; `--select xla` applies it"
 
 
@@ -43,6 +46,10 @@ def xla(script: Script) -> Iterator[Finding]:
     (`drop_remainder=True`).
     Keras 3 compiles on a GPU by itself (`jit_compile="auto"`). There `jit_compile=False` is set where the
     script's own code holds operations that XLA cannot compile: training would end at the first batch.
+    Training steps of the script's own that run as a graph: `@tf.function(jit_compile=True)`, also with Keras 3, and
+    without Keras. `tf-function` makes a graph of those that run eagerly.
+    TensorFlow 1 sessions and Estimators: `global_jit_level` in the configuration that they are given, or in a new
+    one. TensorFlow then compiles those operations that it can, and leaves the others as they are.
     Not applied: the model, its losses or its metrics hold strings, lookup tables, Python functions or other
     operations that do not compile or cannot be seen; LSTM and GRU layers would lose their fused kernel;
     batches of varying shape; `run_eagerly`; distributed training; before TensorFlow 2.8.
@@ -67,6 +74,13 @@ def xla(script: Script) -> Iterator[Finding]:
         model.compile(optimizer="adam", loss="mse", jit_compile=True)
         model.fit(data, epochs=10)
     """
+    sessions = list(session_jit(script, asked_on_cpu=_asked_for_on_cpu(script)))
+    if sessions:
+        yield from sessions
+        return
+    rules = Rules(_layer, _inputs, _dataset)
+    on_cpu = STEP_ON_CPU if script.target.cpu and not _asked_for_on_cpu(script) else ""
+    yield from compiled_steps(script, rules, on_cpu=on_cpu, hint=TRY_ON_CPU)
     told = False
     for training in trainings(script):
         place = training.place("jit_compile")
@@ -462,12 +476,11 @@ def _dataset(dataset: Value, declared: bool) -> str:
             elif stage.name.endswith("Dataset.from_generator"):
                 if reason := _generator(script, call):
                     return f"{reason} {where}"
-            elif (
-                stage.base is None
-                and not declared
-                and not stage.name.endswith(("from_tensor_slices", "from_tensors"))
+            elif not declared and (
+                stage.base.kind in ("unknown", "parameter")
+                if stage.base is not None
+                else not stage.name.endswith(("from_tensor_slices", "from_tensors", ".zip", "sample_from_datasets"))
                 and stage.keras not in catalog.KERAS_DATASETS
-                and not stage.name.endswith((".zip", "sample_from_datasets"))
             ):
                 return "neither the model nor the dataset tells the shape of the input"
             if stage.name.endswith((".zip", "zip", "concatenate", "sample_from_datasets")):

@@ -46,6 +46,7 @@ class Fix:
     message: str
     edits: Sequence[Edit]
     level: int | None = None  # where this one needs a higher -O level than its codemod
+    notes: tuple[str, ...] = ()  # what the report ends with; `{script}` stands for the file as it is written
 
 
 @dataclass(frozen=True)
@@ -62,13 +63,17 @@ Finding: TypeAlias = Fix | Refusal
 
 @dataclass(frozen=True)
 class Codemod:
-    """A registered codemod. `level` is the -O level from which it runs; `hardware` what it is meant for."""
+    """A registered codemod. `level` is the -O level from which it runs; `hardware` what it is meant for.
+
+    distribute: it runs with `--distribute` of this value only, at every level.
+    """
 
     name: str
     level: int
     phase: Phase
     hardware: str
     run: Callable[[Script], Iterator[Finding]]
+    distribute: str = ""
 
     @property
     def doc(self) -> str:
@@ -78,14 +83,18 @@ class Codemod:
     def summary(self) -> str:
         return self.doc.partition("\n")[0]
 
+    @property
+    def shown_level(self) -> str:
+        return "distribute" if self.distribute else f"-O{self.level}"
+
 
 def codemod(
-    *, level: int, phase: Phase, hardware: str = "any"
+    *, level: int = 1, phase: Phase, hardware: str = "any", distribute: str = ""
 ) -> Callable[[Callable[[Script], Iterator[Finding]]], Codemod]:
     """Register a generator function; its name, with dashes, is the codemod's name."""
 
     def register(function: Callable[[Script], Iterator[Finding]]) -> Codemod:
-        return Codemod(function.__name__.replace("_", "-"), level, phase, hardware, function)
+        return Codemod(function.__name__.replace("_", "-"), level, phase, hardware, function, distribute)
 
     return register
 

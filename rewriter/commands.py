@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from . import __version__, files, report, work
-from .config import AMP_DTYPES, ConfigError, Configs, Settings, check_names
+from .config import AMP_DTYPES, DISTRIBUTE, ConfigError, Configs, Settings, check_distribute, check_names
 from .report import FileReport
 from .source import SourceError
 
@@ -65,6 +65,17 @@ AmpDtype = Annotated[
         show_default=False,
         help="Of mixed precision. [default: float16; bfloat16 on a CPU and on Ampere or newer GPUs]",
     ),
+]
+Distribute = Annotated[
+    str | None,
+    typer.Option(
+        metavar="|".join(DISTRIBUTE),
+        show_default=False,
+        help="Also make one process many: complete, or not at all. [default: none]",
+    ),
+]
+NoLrScaling = Annotated[
+    bool, typer.Option("--no-lr-scaling", help="With --distribute: leave the learning rates as they are.")
 ]
 TargetName = Annotated[
     str | None,
@@ -139,6 +150,8 @@ def rewrite(
     select: Select = None,
     ignore: Ignore = None,
     amp_dtype: AmpDtype = None,
+    distribute: Distribute = None,
+    no_lr_scaling: NoLrScaling = False,
     target: TargetName = None,
     python: Python = None,
     format: Format = "text",
@@ -169,7 +182,7 @@ def rewrite(
         raise typer.BadParameter("only one script can go to standard output", param_hint="-o")
     to_stdout = output == "-" or (stdin and output is None and not diff)
     out = None if output == "-" else output
-    asked = _asked(level, select, ignore, amp_dtype, target)
+    asked = _asked(level, select, ignore, amp_dtype, target, distribute, no_lr_scaling)
     data, reports = _rewritten(paths, asked, python, jobs, out, force_exclude)
     if script_args and not validate:
         raise typer.BadParameter("goes with --validate", param_hint="--script-args")
@@ -203,13 +216,16 @@ def diff(
     select: Select = None,
     ignore: Ignore = None,
     amp_dtype: AmpDtype = None,
+    distribute: Distribute = None,
+    no_lr_scaling: NoLrScaling = False,
     target: TargetName = None,
     python: Python = None,
     jobs: Jobs = None,
 ) -> None:
     """Show what `rewrite` would change, as a unified diff that `patch -p0` applies."""
     _is_stdin(paths)
-    _, reports = _rewritten(paths, _asked(level, select, ignore, amp_dtype, target), python, jobs)
+    asked = _asked(level, select, ignore, amp_dtype, target, distribute, no_lr_scaling)
+    _, reports = _rewritten(paths, asked, python, jobs)
     _emit_diff(reports)
     _finish(reports, "diff", "text", quiet=True)
 
@@ -221,6 +237,8 @@ def check(
     select: Select = None,
     ignore: Ignore = None,
     amp_dtype: AmpDtype = None,
+    distribute: Distribute = None,
+    no_lr_scaling: NoLrScaling = False,
     target: TargetName = None,
     python: Python = None,
     format: Format = "text",
@@ -231,7 +249,7 @@ def check(
     """List what could be faster, and exit with 1 when there is something: for commit hooks and CI."""
     _is_stdin(paths)
     _check_format(format)
-    asked = _asked(level, select, ignore, amp_dtype, target)
+    asked = _asked(level, select, ignore, amp_dtype, target, distribute, no_lr_scaling)
     _, reports = _rewritten(paths, asked, python, jobs, force_exclude=force_exclude)
     if format == "text":
         _emit(report.check_lines(reports))
@@ -486,6 +504,8 @@ def _asked(
     ignore: list[str] | None,
     amp_dtype: str | None,
     target: str | None,
+    distribute: str | None = None,
+    no_lr_scaling: bool = False,
 ) -> work.Asked:
     if amp_dtype not in (None, *AMP_DTYPES):
         raise typer.BadParameter(f"must be {' or '.join(AMP_DTYPES)}, not {amp_dtype!r}", param_hint="--amp-dtype")
@@ -496,7 +516,20 @@ def _asked(
             named(str(target))
         except ValueError as error:
             raise typer.BadParameter(str(error), param_hint="--target") from None
-    return work.Asked(level, _names(select, "--select"), _names(ignore, "--ignore"), amp_dtype, target)
+    if distribute is not None:
+        try:
+            check_distribute(distribute)
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="--distribute") from None
+    return work.Asked(
+        level,
+        _names(select, "--select"),
+        _names(ignore, "--ignore"),
+        amp_dtype,
+        target,
+        distribute,
+        False if no_lr_scaling else None,
+    )
 
 
 def _names(given: list[str] | None, option: str) -> frozenset[str] | None:

@@ -286,6 +286,12 @@ def _of_call(script: Script, call: ast.Call, seen: set[ast.AST]) -> Iterator[Obs
                 elif callee.base is not None and callee.base.kind == "dataset":
                     spelled = f"`{script.text(call.func)}` ({script.at(call)})"
                     yield Obstacle(call, script, f"{spelled} reads a dataset inside the step", True)
+            case "object" if callee.cls is not None and callee.cls.script and isinstance(callee.cls.node, ast.ClassDef):
+                method = callee.cls.script.method(callee.cls.node, "__call__")  # of a `tf.Module`
+                if method is None:
+                    yield _unknown(script, call)
+                else:
+                    yield from obstacles(*method, seen)
             case "layer" | "model" | "class" | "tensor" | "constant" | "metric" | "loss" | "optimizer" | "schedule":
                 pass  # layers are listed by the model; the rest computes with what is allowed
             case _:

@@ -19,6 +19,7 @@ from typing import Any
 from .files import shown
 
 AMP_DTYPES = ("float16", "bfloat16")
+DISTRIBUTE = ("none", "horovod", "mirrored", "multiworker", "auto")
 
 
 class ConfigError(Exception):
@@ -37,6 +38,8 @@ class Settings:
     amp_dtype: str | None = None
     exclude: tuple[str, ...] = ()
     per_file_ignores: tuple[tuple[str, frozenset[str]], ...] = ()
+    distribute: str | None = None
+    lr_scaling: bool | None = None
 
     def excludes(self, path: Path) -> bool:
         """Whether a file or folder found on a walk is left out."""
@@ -154,6 +157,16 @@ def _settings(table: dict[str, Any], folder: Path, file: str) -> Settings:
                 if value not in AMP_DTYPES:
                     raise fail(key, f"must be {' or '.join(AMP_DTYPES)}, not {value!r}")
                 found["amp_dtype"] = value
+            case "distribute":
+                try:
+                    check_distribute(value)
+                except ValueError as error:
+                    raise fail(key, str(error)) from None
+                found["distribute"] = value
+            case "lr-scaling":
+                if not isinstance(value, bool):
+                    raise fail(key, f"must be true or false, not {value!r}")
+                found["lr_scaling"] = value
             case "select" | "ignore":
                 found[key] = names(key, value)
             case "exclude":
@@ -163,7 +176,10 @@ def _settings(table: dict[str, Any], folder: Path, file: str) -> Settings:
                     raise fail(key, "must be a table of globs and lists of codemods")
                 found["per_file_ignores"] = tuple((glob, names(f'{key} "{glob}"', off)) for glob, off in value.items())
             case _:
-                keys = ("level", "select", "ignore", "target", "amp-dtype", "exclude", "per-file-ignores")
+                keys = (
+                    *("level", "select", "ignore", "target", "amp-dtype", "distribute", "lr-scaling"),
+                    *("exclude", "per-file-ignores"),
+                )
                 raise fail(key, f"unknown key{_nearest(key.replace('_', '-'), keys)}")
     return Settings(folder, **found)
 
@@ -178,6 +194,17 @@ def check_names(names: Iterable[str]) -> None:
     for name in names:
         if name not in registry():
             raise ValueError(f"unknown codemod `{name}`{_nearest(name, tuple(registry()))}")
+
+
+def check_distribute(value: object) -> None:
+    """Raises `ValueError` for what `--distribute` and the configuration cannot mean, or tfboost cannot do yet."""
+    from .codemod import registry
+
+    if value not in DISTRIBUTE:
+        raise ValueError(f"must be {', '.join(DISTRIBUTE[:-1])} or {DISTRIBUTE[-1]}, not {value!r}")
+    built = {c.distribute for c in registry().values()}
+    if value not in ("none", "auto") and value not in built:
+        raise ValueError(f"{value} is not built yet: there is {', '.join(sorted(built - {''}))}")
 
 
 def _nearest(name: str, known: tuple[str, ...]) -> str:

@@ -12,7 +12,22 @@ from typing import Any
 import libcst as cst
 from libcst._nodes.internal import CodegenState
 
-from .edits import Chain, Delete, DropKeyword, Edit, Insert, NameArgument, Rename, Replace, SetKeyword, Wrap
+from .edits import (
+    CallAs,
+    Chain,
+    Decorate,
+    Delete,
+    DropKeyword,
+    Edit,
+    Guard,
+    Insert,
+    NameArgument,
+    Prepend,
+    Rename,
+    Replace,
+    SetKeyword,
+    Wrap,
+)
 from .folding import Fold, spread
 from .source import Source, SourceError
 
@@ -135,9 +150,9 @@ class Tree:
             dirty.update(id(n) for n in path)
         step = self.module.default_indent if self.module.default_indent.strip(" \t") == "" else "    "
         folds, own_line = spread(self.module, self.source, edits, self.paths, step)
-        module = _Rebuild(self.module, self.source, by_node, dirty, step, folds, own_line, self.brackets).node(
-            self.module
-        )
+        rebuild = _Rebuild(self.module, self.source, by_node, dirty, step, folds, own_line, self.brackets)
+        rebuild.calls = {e.other: self.paths[e.other][-1] for e in edits if isinstance(e, CallAs)}
+        module = rebuild.node(self.module)
         assert isinstance(module, cst.Module)
         data = module.bytes
         if self.source.data.startswith(b"\xef\xbb\xbf") and not data.startswith(b"\xef\xbb\xbf"):
@@ -160,6 +175,7 @@ class _Rebuild:
         self.module, self.source, self.by_node, self.dirty = module, source, by_node, dirty
         self.indent, self.folds, self.own_line, self.brackets = indent, folds, own_line, brackets
         self.blocks: list[str] = []  # the indentation of the blocks around
+        self.calls: dict[ast.AST, cst.CSTNode] = {}  # those that stand elsewhere afterwards, as they were
         self.config = cst.PartialParserConfig(
             encoding=module.encoding, default_indent=self.indent, default_newline=module.default_newline
         )
@@ -182,12 +198,14 @@ class _Rebuild:
         edited = node.with_changes(**changes) if changes else node
         if block:
             self.blocks.pop()
+        if isinstance(node, cst.Attribute) and any(isinstance(e, Chain) for e in self.by_node.get(id(node.value), ())):
+            edited = _comment_stays(node, edited)
         if id(node) in self.brackets:
             edited = self._realigned(node, edited, self.brackets[id(node)])
         if isinstance(node, cst.SimpleStatementSuite) and any(id(s) in self.by_node for s in node.body):
             edited = self._open_suite(node, edited)
         for edit in sorted(self.by_node.get(id(node), []), key=_order):
-            if not isinstance(edit, Insert | Delete):
+            if not isinstance(edit, Insert | Delete | Guard):
                 edited = self._apply(
                     edited, edit, own_line=id(node) in self.own_line, bracket=self.brackets.get(id(node))
                 )
@@ -231,12 +249,13 @@ class _Rebuild:
                 gap = []
         if not result and items and isinstance(items[0], cst.BaseStatement):
             result = [cst.parse_statement("pass", self.config)]
-        return result
+        return _merged(result)
 
     def _line(self, line: cst.SimpleStatementLine) -> list[cst.BaseStatement]:
         """A line of one or more small statements, split where something is put between them."""
         result: list[cst.BaseStatement] = []
         own: list[int] = []  # which of them are pieces of the line itself
+        guards: dict[int, str] = {}  # the conditions that they are put under
         piece: list[cst.BaseSmallStatement] = []
 
         def flush() -> None:
@@ -249,12 +268,15 @@ class _Rebuild:
 
         for small in line.body:
             before, after, deleted = self._placed(small)
-            if before:
+            guard = self._guard(small)
+            if before or guard:
                 flush()
                 result += before
             if not deleted:
                 piece.append(self.node(small))
-            if after:
+            if guard:
+                guards[len(result)] = guard
+            if after or guard:
                 flush()
                 result += after
         flush()
@@ -263,13 +285,23 @@ class _Rebuild:
             assert isinstance(last, cst.SimpleStatementLine)
             body = [*last.body[:-1], last.body[-1].with_changes(semicolon=line.body[-1].semicolon)]
             result[own[-1]] = last.with_changes(body=body, trailing_whitespace=line.trailing_whitespace)
-        return _with_leading(result, own[0] if own else 0, line.leading_lines if own else ())
+        for index, test in guards.items():
+            result[index] = self._guarded(result[index], test)
+        return _with_leading(result, own[0], line.leading_lines) if own else result
 
     def _around(self, original: cst.BaseStatement, node: cst.BaseStatement) -> list[cst.BaseStatement]:
         before, after, deleted = self._placed(original)
         if deleted:
             return [*before, *after]
-        return _with_leading([*before, node, *after], len(before), getattr(node, "leading_lines", ()))
+        if guard := self._guard(original):
+            node = self._guarded(node, guard)
+        result = _with_leading([*before, node, *after], len(before), getattr(node, "leading_lines", ()))
+        below = max((e.below for e in self.by_node.get(id(original), []) if isinstance(e, Insert)), default=0)
+        if before and below:
+            anchor: Any = result[len(before)]
+            gap = [cst.EmptyLine(indent=False)] * below
+            result[len(before)] = anchor.with_changes(leading_lines=[*gap, *anchor.leading_lines])
+        return result
 
     def _placed(self, node: cst.CSTNode) -> tuple[list[cst.BaseStatement], list[cst.BaseStatement], bool]:
         """The statements put before and after a statement, and whether it goes itself."""
@@ -278,11 +310,22 @@ class _Rebuild:
         after = [s for e in edits if isinstance(e, Insert) and e.after for s in self._statements(e)]
         return before, after, any(isinstance(e, Delete) for e in edits)
 
+    def _guard(self, node: cst.CSTNode) -> str:
+        return next((e.test for e in self.by_node.get(id(node), []) if isinstance(e, Guard)), "")
+
+    def _guarded(self, node: Any, test: str) -> cst.BaseStatement:
+        """The statement under a condition; the comments above it stand above that."""
+        body = cst.IndentedBlock([node.with_changes(leading_lines=())])
+        return _Guarded(self._expression(test), body, leading_lines=node.leading_lines)
+
     def _statements(self, edit: Insert) -> list[cst.BaseStatement]:
         text = edit.text
-        if self.indent != "    ":
+        if self.indent != "    " and not edit.own_indent:
             text = "\n".join(_reindent(line, self.indent) for line in text.split("\n"))
-        body = list(cst.parse_module(text, self.config).body)
+        module = cst.parse_module(text, self.config)
+        body = list(module.body)
+        if module.header and body:  # comments above the first statement
+            body[0] = body[0].with_changes(leading_lines=[*module.header, *body[0].leading_lines])
         if edit.blank_lines and body:
             blank = [cst.EmptyLine(indent=False)] * edit.blank_lines
             body[0] = body[0].with_changes(leading_lines=[*blank, *body[0].leading_lines])
@@ -290,12 +333,12 @@ class _Rebuild:
 
     def _open_suite(self, original: cst.SimpleStatementSuite, edited: Any) -> Any:
         """`for x in y: a(); b()` as an indented block, where a statement is to be inserted or removed."""
-        if not any(isinstance(e, Insert | Delete) for s in original.body for e in self.by_node.get(id(s), [])):
+        if not any(isinstance(e, Insert | Delete | Guard) for s in original.body for e in self.by_node.get(id(s), [])):
             return edited
         lines = self._line(
             cst.SimpleStatementLine(body=original.body, trailing_whitespace=original.trailing_whitespace)
         )
-        return cst.IndentedBlock(body=lines or [cst.parse_statement("pass", self.config)])
+        return cst.IndentedBlock(body=_merged(lines) or [cst.parse_statement("pass", self.config)])
 
     # -- expressions ---------------------------------------------------------------------------------------------
 
@@ -315,6 +358,8 @@ class _Rebuild:
                 return name_argument(node, edit.argument, edit.name)
             case DropKeyword():
                 return drop_keyword(node, edit.name)
+            case Decorate():
+                return node.with_changes(decorators=[*node.decorators, cst.Decorator(self._expression(edit.text))])
             case Rename():
                 return node.with_changes(attr=node.attr.with_changes(value=edit.name))
             case Replace():
@@ -322,12 +367,36 @@ class _Rebuild:
                 return new.with_changes(lpar=[*node.lpar, *new.lpar], rpar=[*new.rpar, *node.rpar])
             case Chain():
                 return chain(node, self._expression(f"x.{edit.call}"))
+            case CallAs():
+                return self._call_as(node, edit)
+            case Prepend():
+                return prepend(node, self._expression(f"[{edit.elements}]"))
             case Wrap():
                 template = self._expression(edit.template.replace("...", _PLACEHOLDER))
                 if bracket is not None:
                     node = self._moved(node, bracket, self.module.code_for_node(template).index(_PLACEHOLDER))
-                return template.deep_replace(_placeholder(template), node)
+                place = _placeholder(template)
+                if place.lpar and not node.lpar:  # "(...) * 2"
+                    node = node.with_changes(lpar=place.lpar, rpar=place.rpar)
+                return template.deep_replace(place, node)
         raise TypeError(f"not an edit of an expression: {edit}")
+
+    def _call_as(self, node: cst.Call, edit: CallAs) -> cst.Call:
+        other: Any = self.calls[edit.other]
+        column = self.brackets.get(id(other))
+        if column is not None:  # its further lines may be aligned with its bracket, which stands elsewhere now
+            names = [n.func.attr for n in (edit.other, edit.node) if isinstance(n.func, ast.Attribute)]
+            func = edit.node.func
+            assert func.end_lineno is not None and func.end_col_offset is not None
+            end = self.source.column(func.end_lineno, func.end_col_offset)
+            other = self._moved(other, column, end + len(names[0]) - len(names[1]) + 1 - column)
+        assert isinstance(node.func, cst.Attribute) and isinstance(other.func, cst.Attribute)
+        return node.with_changes(
+            func=node.func.with_changes(attr=other.func.attr),
+            whitespace_after_func=other.whitespace_after_func,
+            whitespace_before_args=other.whitespace_before_args,
+            args=other.args,
+        )
 
 
 def _strings(node: cst.CSTNode) -> Iterator[cst.SimpleString]:
@@ -375,18 +444,36 @@ class _Lines(cst.CSTTransformer):
         return updated_node.with_changes(whitespace=self._moved(updated_node.indent, updated_node.whitespace))
 
 
+class _Guarded(cst.If):
+    """An `if` that an edit has put around statements."""
+
+
+def _merged(statements: list[Any]) -> list[Any]:
+    """Neighbours that edits have put under the same condition, under one `if`."""
+    result: list[Any] = []
+    for statement in statements:
+        last = result[-1] if result else None
+        if isinstance(last, _Guarded) and isinstance(statement, _Guarded) and last.test.deep_equals(statement.test):
+            (inner,) = statement.body.body
+            above = [x if x.comment else x.with_changes(indent=False) for x in statement.leading_lines]
+            inner = inner.with_changes(leading_lines=above)
+            result[-1] = last.with_changes(body=last.body.with_changes(body=[*last.body.body, inner]))
+        else:
+            result.append(statement)
+    return result
+
+
 def _with_leading(
     statements: list[cst.BaseStatement], owner: int, leading: Sequence[cst.EmptyLine]
 ) -> list[cst.BaseStatement]:
-    """Give back the blank lines above a statement to what now stands first, its comments to the statement itself."""
+    """Give back what is above a statement: its own comments to it, those above a blank line to what now stands first."""
     if not statements:
         return statements
     result: list[Any] = list(statements)
     if owner == 0:
         result[0] = result[0].with_changes(leading_lines=leading)
     else:
-        comments = [i for i, line in enumerate(leading) if line.comment is not None]
-        split = comments[0] if comments else len(leading)
+        split = max((i + 1 for i, line in enumerate(leading) if line.comment is None), default=0)
         result[0] = result[0].with_changes(leading_lines=[*leading[:split], *result[0].leading_lines])
         result[owner] = result[owner].with_changes(leading_lines=leading[split:])
     return result
@@ -394,7 +481,17 @@ def _with_leading(
 
 def _order(edit: Edit) -> tuple[int, int]:
     """Keywords before wraps; arguments are named from the last to the first, as no positional may follow a keyword."""
-    kinds: tuple[type[Edit], ...] = (Rename, NameArgument, SetKeyword, DropKeyword, Replace, Chain, Wrap)
+    kinds: tuple[type[Edit], ...] = (
+        Rename,
+        NameArgument,
+        SetKeyword,
+        DropKeyword,
+        CallAs,
+        Prepend,
+        Replace,
+        Chain,
+        Wrap,
+    )
     last_first = -edit.argument if isinstance(edit, NameArgument) and isinstance(edit.argument, int) else 0
     return next((i for i, kind in enumerate(kinds) if isinstance(edit, kind)), len(kinds)), last_first
 
@@ -404,7 +501,7 @@ def _reindent(line: str, indent: str) -> str:
     return indent * ((len(line) - len(stripped)) // 4) + stripped
 
 
-def _placeholder(node: cst.CSTNode) -> cst.CSTNode:
+def _placeholder(node: cst.CSTNode) -> cst.Name:
     todo = [node]
     while todo:
         current = todo.pop()
@@ -417,6 +514,8 @@ def _placeholder(node: cst.CSTNode) -> cst.CSTNode:
 def chain(node: cst.BaseExpression, template: cst.BaseExpression) -> cst.Call:
     """`node.method(...)`; a dot that starts a line in the chain is followed by one that does too."""
     assert isinstance(template, cst.Call) and isinstance(template.func, cst.Attribute)
+    if isinstance(template.func.value, cst.Call):  # "first().second()"
+        node = chain(node, template.func.value)
     lpar, rpar = list(node.lpar), list(node.rpar)
     dot = cst.Dot()
     inner: Any = node
@@ -440,6 +539,32 @@ def chain(node: cst.BaseExpression, template: cst.BaseExpression) -> cst.Call:
     else:
         lpar, rpar = [], []
     return template.with_changes(func=template.func.with_changes(value=inner, dot=dot), lpar=lpar, rpar=rpar)
+
+
+def _comment_stays(old: cst.Attribute, new: Any) -> Any:
+    """A comment behind a stage stays behind it where another one is put after it: `.map(f)  # why`, `.cache()`."""
+    inner: Any = new.value
+    before, after = inner.func.dot.whitespace_before, new.dot.whitespace_before
+    if not (isinstance(before, cst.ParenthesizedWhitespace) and isinstance(after, cst.ParenthesizedWhitespace)):
+        return new
+    if inner.func.value.lpar and not old.value.lpar:  # it was put in brackets
+        return new
+    dot = inner.func.dot.with_changes(whitespace_before=before.with_changes(first_line=after.first_line))
+    plain = new.dot.with_changes(whitespace_before=after.with_changes(first_line=_plain(after.first_line)))
+    return new.with_changes(value=inner.with_changes(func=inner.func.with_changes(dot=dot)), dot=plain)
+
+
+def prepend(node: cst.List, new: Any) -> cst.List:
+    """`[new, *node]` as one list, in the layout of the elements that are there."""
+    if not node.elements:
+        return node.with_changes(elements=new.elements)
+    commas = [e.comma.whitespace_after for e in node.elements if isinstance(e.comma, cst.Comma)]
+    spaces = [s for s in [node.lbracket.whitespace_after, *commas[:1]] if isinstance(s, cst.ParenthesizedWhitespace)]
+    space: Any = cst.SimpleWhitespace(" ")
+    if spaces:
+        space = spaces[0].with_changes(first_line=_plain(spaces[0].first_line), empty_lines=[])
+    elements = [e.with_changes(comma=cst.Comma(whitespace_after=space)) for e in new.elements]
+    return node.with_changes(elements=[*elements, *node.elements])
 
 
 def drop_keyword(call: cst.Call, name: str) -> cst.Call:

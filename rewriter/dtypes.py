@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from . import catalog
 from .low_precision import HUGE, LOOKUPS, TINY
-from .models import Code, Structure, is_passive
+from .models import Code, Structure, is_passive, structure
 from .scopes import FUNCTIONS, Binding
 from .script import Script, own_nodes
 from .values import Value
@@ -185,6 +185,7 @@ class Precision:
         self.given: dict[ast.AST, dict[int | str, Kinds]] = {}  # what the script's own layers are called with
         self.troubles: dict[tuple[ast.AST, str], Trouble] = {}
         self._frames: dict[tuple[ast.AST, tuple[Kinds, ...]], Kinds] = {}
+        self._models: dict[ast.AST, Kinds] = {}
 
     def check(self) -> list[Trouble]:
         """Everything in the model's own code that low precision breaks."""
@@ -282,6 +283,17 @@ class Precision:
         ):
             return FULL
         return LOW if explicit is None else explicit
+
+    def of_model(self, model: Value) -> Kinds:
+        """The precision of what a model in it returns: that of the layers at its end."""
+        key = model.node or (model.cls.node if model.cls else None)
+        if key is None or not self.pinned:
+            return LOW
+        if key not in self._models:
+            self._models[key] = LOW  # (while looking: a model that holds itself)
+            last = [next((v for v in tail if v.kind == "layer"), None) for tail in structure(model).tails]
+            self._models[key] = FREE.union(*(self.of_layer(v) if v is not None else LOW for v in last)) or LOW
+        return self._models[key]
 
     def note(self, script: Script, node: ast.AST, reason: str, float16: bool = False) -> None:
         self.troubles.setdefault((node, reason), Trouble(node, script, reason, float16))
@@ -515,7 +527,7 @@ class _Frame:
                 return self.model.of_layer(callee)
             case "model":
                 self._enters(script, node, callee)
-                return LOW
+                return self.model.of_model(callee)
             case "function" | "method" if isinstance(callee.node, FUNCTIONS) and callee.script is not None:
                 return self._function(script, node, callee)
             case "symbol":

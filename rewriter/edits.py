@@ -131,11 +131,61 @@ class Insert(Edit):
     node: ast.stmt
     text: str
     after: bool = True
-    blank_lines: int = 0  # between the anchor and what is inserted
+    blank_lines: int = 0  # between what stands above and what is inserted
+    below: int = 0  # blank lines between what is inserted before the anchor and the anchor
+    own_indent: bool = False  # the text is indented as the file is, not with four spaces
 
     @property
     def slot(self) -> str:
         return f"insert {self.text}"
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return (self.text,)
+
+
+@dataclass(frozen=True)
+class Guard(Edit):
+    """Put a statement under a condition: `if test:`. Neighbours with the same test share one `if`."""
+
+    node: ast.stmt
+    test: str  # "hvd.rank() == 0"
+
+    @property
+    def slot(self) -> str:
+        return "guard"
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return (self.test,)
+
+
+@dataclass(frozen=True)
+class Prepend(Edit):
+    """Put elements in front of those of a list that is written out."""
+
+    node: ast.List
+    elements: str  # "first(), second()"
+
+    @property
+    def slot(self) -> str:
+        return f"prepend {self.elements}"
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return (self.elements,)
+
+
+@dataclass(frozen=True)
+class Decorate(Edit):
+    """Put a decorator onto a function, below those that are there."""
+
+    node: ast.FunctionDef
+    text: str  # "{tensorflow.function}"
+
+    @property
+    def slot(self) -> str:
+        return f"decorate {self.text}"
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -151,3 +201,18 @@ class Delete(Edit):
     @property
     def slot(self) -> str:
         return "delete"
+
+
+@dataclass(frozen=True)
+class CallAs(Edit):
+    """Let a call of a method be another one, which stands elsewhere in the file: `x.map(f)` → `x.batch(32)`.
+
+    The receiver stays. Each of the calls that change places is the node of such an edit.
+    """
+
+    node: ast.Call
+    other: ast.Call
+
+    @property
+    def slot(self) -> str:
+        return "call"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from .codemod import Codemod, Fix, Refusal, registry
-from .edits import Delete, Edit, Insert, Replace
+from .edits import CallAs, Delete, Edit, Insert, Replace
 from .files import shown
 from .script import Project, Script
 from .source import RELEVANT, Source, SourceError, parse, read
@@ -34,14 +34,18 @@ class Options:
     ignore: frozenset[str] = frozenset()
     amp_dtype: str | None = None  # None: float16, or bfloat16 where the target is known to be a CPU
     ignored_in: Mapping[Path, frozenset[str]] = field(default_factory=dict, hash=False)  # codemods off in single files
+    distribute: str = "none"  # "horovod", ..., or "auto"
+    lr_scaling: bool = True  # with the number of workers
 
     def codemods(self) -> list[Codemod]:
-        return [
-            c
-            for c in registry().values()
-            if c.name not in self.ignore
-            and (c.name in self.select if self.select is not None else c.level <= self.level)
-        ]
+        """Those that run. What distributes comes first: it takes its places, and the others see to it later."""
+        found = [c for c in registry().values() if c.name not in self.ignore and self._runs(c)]
+        return sorted(found, key=lambda c: not c.distribute)
+
+    def _runs(self, codemod: Codemod) -> bool:
+        if codemod.distribute:
+            return self.distribute in (codemod.distribute, "auto")
+        return codemod.name in self.select if self.select is not None else codemod.level <= self.level
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,7 @@ class Applied:
     message: str
     hardware: str = "any"
     lines: tuple[tuple[int, int], ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -299,21 +304,24 @@ class _Plan:
             owner = self.project.owner(node)
             if owner.path in self.project.editable:
                 places.setdefault(owner, node)
+        first = next(iter(places), None)
         for owner, node in places.items():
             lines = tuple(sorted({_lines(edit) for other, edit in spelled if other is owner}))
             line, column = owner.position(node)
             message = _from_here(fix.message, owner.path, line)
             self.applied.setdefault(owner.path, []).append(
-                Applied(codemod.name, line, column, message, codemod.hardware, lines)
+                Applied(
+                    codemod.name, line, column, message, codemod.hardware, lines, fix.notes if owner is first else ()
+                )
             )
 
     def _conflicts(self, owner: Script, edit: Edit) -> bool:
         taken = self._claims.get((edit.node, edit.slot))
         if taken is not None:
             return taken != edit
-        destroys = isinstance(edit, Replace | Delete)
+        destroys = isinstance(edit, Replace | Delete | CallAs)
         for (node, _), other in self._claims.items():
-            if isinstance(other, Replace | Delete) and (
+            if isinstance(other, Replace | Delete | CallAs) and (
                 node is edit.node or node in owner.enclosing(edit.node, ast.AST)
             ):
                 return True

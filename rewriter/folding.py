@@ -9,7 +9,7 @@ from typing import Any
 
 import libcst as cst
 
-from .edits import Chain, Edit, Insert, NameArgument, Rename, Replace, SetKeyword, Wrap
+from .edits import CallAs, Chain, Edit, Insert, NameArgument, Prepend, Rename, Replace, SetKeyword, Wrap
 from .source import Source
 
 #: Lines may be this long, or as long as the file's own longest.
@@ -60,12 +60,21 @@ def _growth(edit: Edit) -> int:
             return len(template) - 3
         case Replace(node, text):
             return len(text) - _length(node)
+        case Prepend(_, elements):
+            return len(elements) + 2
+        case CallAs(node, other):
+            return _trailer(other) - _trailer(node)
     assert not isinstance(edit, Insert)
     return 0
 
 
 def _length(node: ast.expr) -> int:
     return (node.end_col_offset or 0) - node.col_offset if node.end_lineno == node.lineno else 0
+
+
+def _trailer(call: ast.Call) -> int:
+    """The length of `.method(arguments)`."""
+    return _length(call) - _length(call.func.value) if isinstance(call.func, ast.Attribute) else 0
 
 
 @dataclass(frozen=True)
@@ -78,6 +87,8 @@ class Fold:
     whole: bool = False
 
     def __call__(self, node: Any) -> Any:
+        if isinstance(node, cst.List) and len(node.elements) > 1:
+            return self._list(node)
         calls: list[Any] = list(_trailers(node))
         if not calls:
             return node
@@ -139,11 +150,15 @@ class Fold:
         return node.with_changes(
             lbracket=cst.LeftSquareBracket(whitespace_after=spaces[0]),
             elements=[
-                element.with_changes(comma=cst.Comma(whitespace_after=space))
+                deeper._element(element).with_changes(comma=cst.Comma(whitespace_after=space))
                 for element, space in zip(node.elements, spaces, strict=True)
             ],
             rbracket=cst.RightSquareBracket(),
         )
+
+    def _element(self, element: Any) -> Any:
+        long = len(self.indent + self._code([element.value])) > WIDTH
+        return element.with_changes(value=self(element.value)) if long else element
 
     def _argument(self, arg: cst.Arg) -> cst.Arg:
         return arg.with_changes(value=self(arg.value)) if len(self.indent + self._code([arg]).rstrip()) > WIDTH else arg
@@ -187,6 +202,31 @@ def _shares_line(line: str, code: str, around: Sequence[cst.CSTNode]) -> bool:
     return any(isinstance(n, cst.Call) for n in around) and ("(" in before or bool(after.strip(" ,)]}")))
 
 
+#: Edits that make an argument longer where it stands.
+_IN_PLACE = (Wrap, Replace, Prepend)
+
+
+def _laid_out(module: cst.Module, path: Sequence[cst.CSTNode]) -> cst.Call | None:
+    """The call, in several lines without comments, around what an edit changes: it may be laid out anew."""
+    for outer, argument in zip(reversed(path[:-1]), reversed(path), strict=False):
+        if not isinstance(outer, cst.Call) or _in_one_line(module.code_for_node(outer)):
+            continue
+        spaces: list[Any] = [outer.whitespace_before_args]
+        spaces += [part for a in outer.args for part in (a.comma, a.whitespace_after_arg)]
+        text = "".join(module.code_for_node(s) for s in spaces if isinstance(s, cst.CSTNode))
+        alone = all(_in_one_line(module.code_for_node(a.value)) for a in outer.args)
+        return outer if alone and isinstance(argument, cst.Arg) and "#" not in text else None
+    return None
+
+
+def _indent_at(source: Source, node: ast.AST) -> str:
+    """The indentation of the line where the call in several lines around a node begins."""
+    while not isinstance(node, ast.stmt) and not (isinstance(node, ast.Call) and node.lineno != node.end_lineno):
+        node = source.parents[node]
+    line = source.lines[node.lineno - 1]
+    return line[: len(line) - len(line.lstrip())]
+
+
 def spread(
     module: cst.Module, source: Source, edits: Iterable[Edit], paths: dict[ast.AST, tuple[cst.CSTNode, ...]], step: str
 ) -> tuple[dict[int, Fold], set[int]]:
@@ -205,15 +245,19 @@ def spread(
                 (
                     i
                     for i, n in enumerate(path)
-                    if i > start and isinstance(n, cst.Call) and _in_one_line(module.code_for_node(n))
+                    if i > start and isinstance(n, cst.Call | cst.List) and _in_one_line(module.code_for_node(n))
                 ),
                 None,
             )
             if target is not None and _shares_line(text, module.code_for_node(path[target]), path[start:target]):
-                continue
+                target = None
+                if not isinstance(edit, _IN_PLACE):
+                    continue
             if target is not None:
                 whole = isinstance(path[target - 1], _STATEMENTS)
                 found[id(path[target])] = Fold(module, indent, step, whole)
             elif isinstance(edit, SetKeyword):
                 own_line.add(id(path[-1]))
+            elif isinstance(edit, _IN_PLACE) and (call := _laid_out(module, path[start:])) is not None:
+                found[id(call)] = Fold(module, _indent_at(source, edit.node), step)
     return found, own_line

@@ -256,12 +256,11 @@ def consumers(script: Script) -> list[Use]:
                 found.append(Use(script, call.args[0], "iterator", "iter", call))
             case ast.Attribute(attr=attr) if attr.endswith("distribute_datasets_from_function") and call.args:
                 found += [Use(script, r, "input_fn", "train", call) for r in _results(script, call.args[0])]
-        for keyword in call.keywords:
-            if keyword.arg == "input_fn":
-                found += [
-                    Use(script, body, "input_fn", _estimator_method(script, call), call)
-                    for body in _results(script, keyword.value)
-                ]
+        if (function := _input_fn(script, call)) is not None:
+            found += [
+                Use(script, body, "input_fn", _estimator_method(script, call), call)
+                for body in _results(script, function)
+            ]
     for node in ast.walk(script.tree):
         if isinstance(node, ast.For | ast.AsyncFor):
             iterated = _unwrapped(script, node.iter)
@@ -292,6 +291,20 @@ def _results(script: Script, function: ast.expr) -> Iterator[ast.expr]:
     for value in script.values(function):
         if value.kind in ("function", "method") and value.script is script and value.node is not None:
             yield from [value.node.body] if isinstance(value.node, ast.Lambda) else script.returns(value.node)
+
+
+def _input_fn(script: Script, call: ast.Call) -> ast.expr | None:
+    """The function that an Estimator is given for its data: `input_fn=...`, or first in `estimator.train(...)`."""
+    if (given := script.argument(call, "input_fn")) is not None:
+        return given
+    if call.args and isinstance(call.func, ast.Attribute) and call.func.attr in ("train", "evaluate", "predict"):
+        made = [v.name for v in script.values(call.func.value)]
+        if made and all(name.startswith("tensorflow.") and name.endswith(_ESTIMATORS) for name in made):
+            return call.args[0]
+    return None
+
+
+_ESTIMATORS = ("Estimator", "Classifier", "Regressor", "model_to_estimator")
 
 
 def _estimator_method(script: Script, call: ast.Call) -> str:
@@ -462,17 +475,7 @@ class _Forward:
         """A function whose calls are not all seen: a dataset's method or an Estimator may be given it."""
         if isinstance(function, ast.FunctionDef) and is_property(function):
             return [(other, mention, path) for other, mention in _reads_of(script, function)]
-        mentions: list[tuple[Script, ast.AST]] = []
-        if isinstance(function, ast.Lambda):
-            mentions = [(script, function)]
-        elif isinstance(function, ast.FunctionDef):
-            for other in list(script.project.scripts.values()):
-                mentions += [
-                    (other, m)
-                    for name in other.aliases(function.name)
-                    for m in other.mentions(name)
-                    if any(v.node is function for v in other.values(m))
-                ]
+        mentions = _mentions_of(script, function)
         further: list[tuple[Script, ast.AST, Way]] = []
         shown = "a lambda" if isinstance(function, ast.Lambda) else f"`{getattr(function, 'name', '')}`"
         places = {e: (s, e) for other, m in mentions for s, e in other.flow(m)}
@@ -490,7 +493,7 @@ class _Forward:
                 and other.is_dataset(call.func.value)
             ):
                 self._add(other, expr, "stage", call.func.attr, call)
-            elif isinstance(parent, ast.keyword) and parent.arg == "input_fn" and isinstance(call, ast.Call):
+            elif isinstance(call, ast.Call) and _input_fn(other, call) is place:
                 self._add(other, expr, "input_fn", _estimator_method(other, call), call)
             elif not _is_followed(other, place):
                 self._add(script, expr, "escape", f"whoever calls {shown}", parent or place)
@@ -544,6 +547,8 @@ def _received(script: Script, call: ast.Call, argument: ast.AST) -> bool:
 # -- what a loop does ---------------------------------------------------------------------------------------
 
 _TRAINING_CALLS = frozenset("apply_gradients minimize train_on_batch GradientTape apply compute_gradients".split())
+#: What trains in the graph of a TensorFlow 1 program.
+_GRAPH_TRAINS = frozenset("minimize apply_gradients create_train_op optimize_loss".split())
 _RUNNING_CALLS = frozenset("test_on_batch predict_on_batch test_step update_state".split())
 
 
@@ -593,7 +598,9 @@ def _role_of_loop(use: Use) -> Role:
                 around = next(other.enclosing(expr, ast.For, ast.While, ast.FunctionDef), other.tree)
                 blocks += [(other, s) for s in around.body]  # type: ignore[attr-defined]
         in_graph = use.name in _ITERATORS or use.name == "make_initializer"
-        if in_graph and any(_name(c.func) in ("minimize", "apply_gradients") for c in script.calls):
+        if in_graph and (fed := _fed_by(script, call)):
+            return "training" if "train" in fed else "prediction" if "predict" in fed else "validation"
+        if in_graph and any(_name(c.func) in _GRAPH_TRAINS for member in related(script) for c in member.calls):
             return "training"
     runs = False
     for where, statement in blocks:
@@ -603,6 +610,40 @@ def _role_of_loop(use: Use) -> Role:
                 return "training"
             runs |= name in _RUNNING_CALLS or any(v.kind == "model" for v in owner.values(inner.func))
     return "validation" if runs else "iteration"
+
+
+def _fed_by(script: Script, iterator: ast.AST) -> set[str]:
+    """What an Estimator does with the function that makes an iterator: "train", "evaluate", "predict"."""
+    found: set[str] = set()
+    todo: list[tuple[Script, ast.AST]] = [(script, f) for f in script.enclosing(iterator, *FUNCTIONS)]
+    seen: set[ast.AST] = set()
+    while todo:
+        owner, function = todo.pop()
+        if function in seen:
+            continue
+        seen.add(function)
+        for other, place in [spot for home, m in _mentions_of(owner, function) for spot in home.flow(m)]:
+            parent = other.parents.get(place)
+            call = other.parents.get(parent) if isinstance(parent, ast.keyword) else parent
+            if isinstance(call, ast.Call) and _input_fn(other, call) is place:
+                found.add(_estimator_method(other, call))
+            elif isinstance(call, ast.Call) and call.func is place:
+                todo += [(other, f) for f in other.enclosing(call, *FUNCTIONS)]
+    return found
+
+
+def _mentions_of(script: Script, function: ast.AST) -> list[tuple[Script, ast.AST]]:
+    """Where a function is named; a lambda is named where it stands."""
+    if isinstance(function, ast.Lambda):
+        return [(script, function)]
+    name = getattr(function, "name", "")
+    return [
+        (other, mention)
+        for other in list(script.project.scripts.values())
+        for alias in other.aliases(name)
+        for mention in other.mentions(alias)
+        if any(v.node is function for v in other.values(mention))
+    ]
 
 
 def _is_optimizer(script: Script, call: ast.Call) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -22,6 +22,7 @@ from .reach import Reach, module_level
 from .scopes import FUNCTIONS, holds, is_main_guard
 from .script import Script
 from .spelling import spell, tensorflow_imports
+from .values import Value
 
 #: Packages that make no Keras layers when they are imported.
 _HARMLESS = frozenset(
@@ -62,16 +63,20 @@ class Placement:
 
     sites: the calls that train. name: the dotted name that the statement uses. devices: the statement looks
     for GPUs, so that it must follow what chooses them (`os.environ["CUDA_VISIBLE_DEVICES"] = ...`).
+    comes_after: what must not be made before it; layers and models as a rule.
     """
 
-    def __init__(self, reach: Reach, sites: Sequence[ast.Call], name: str, *, devices: bool = False) -> None:
-        self.reach, self.script, self.sites, self.name, self.devices = (
-            reach,
-            reach.script,
-            sites,
-            name,
-            devices,
-        )
+    def __init__(
+        self,
+        reach: Reach,
+        sites: Sequence[ast.Call],
+        name: str,
+        *,
+        devices: bool = False,
+        comes_after: Callable[[Value], bool] = lambda value: value.kind in ("layer", "model"),
+    ) -> None:
+        self.reach, self.script, self.sites, self.name = reach, reach.script, sites, name
+        self.devices, self.comes_after = devices, comes_after
 
     def find(self) -> Place:
         script = self.script
@@ -261,7 +266,7 @@ class Placement:
         for node in module_level(statement):
             if not isinstance(node, ast.Call):
                 continue
-            if any(v.kind in ("layer", "model") and v.node is node for v in script.values(node)):
+            if any(self.comes_after(v) and v.node is node for v in script.values(node)):
                 return True
             for part in (node.func, *node.args, *(k.value for k in node.keywords)):
                 for callee in script.values(part) if isinstance(part, ast.Name | ast.Attribute) else ():

@@ -20,6 +20,7 @@ The JSON document is a contract; `version` changes only when a key changes its m
             before, after   the lines that it changed, as they were and as they are, with what other fixes
                             changed in them; places apart from each other are joined by a line "..."; null
                             where all that it changed is in another file
+            notes           a list of texts: how to go on from there, such as the command that starts it
         refused     a list, one for each opportunity that was not taken:
             codemod, line, column, reason
             hint            what to try by hand, or ""
@@ -34,6 +35,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -61,6 +63,7 @@ class Change:
     hardware: str
     before: str | None = None
     after: str | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass
@@ -99,7 +102,7 @@ def of_result(result: Result, together: tuple[Path, ...] = ()) -> FileReport:
         if touched := diff.touched(fix.lines):
             old = _snippet([diff.before[p.start : p.end] for p in touched])
             new = _snippet([diff.after[p.new : p.new_end] for p in touched])
-        report.applied.append(Change(fix.codemod, fix.line, fix.column, fix.message, fix.hardware, old, new))
+        report.applied.append(Change(fix.codemod, fix.line, fix.column, fix.message, fix.hardware, old, new, fix.notes))
     report.applied.sort(key=lambda c: (c.line, c.column))
     report.refused.sort(key=lambda r: (r.line, r.column))
     return report
@@ -154,6 +157,7 @@ def _file(report: FileReport) -> dict[str, Any]:
                 "hardware": c.hardware,
                 "before": c.before,
                 "after": c.after,
+                "notes": _notes(report, c),
             }
             for c in report.applied
         ],
@@ -165,6 +169,11 @@ def _file(report: FileReport) -> dict[str, Any]:
         "written": str(report.written) if report.written else None,
         "diff": report.diff.decode(errors="replace"),
     }
+
+
+def _notes(report: FileReport, change: Change) -> list[str]:
+    script = shlex.quote(shown(report.written)) if report.written else "OUT"
+    return [note.replace("{script}", script) for note in change.notes]
 
 
 def _target(target: Target) -> dict[str, Any]:
@@ -251,6 +260,7 @@ def _summary(reports: Sequence[FileReport], preview: bool) -> str:
         lines.append(f"written: {written[0]}")
     elif written:
         lines.append(f"written: {len(written)} files")
+    lines += [note for r in reports for change in r.applied for note in _notes(r, change)]
     return "\n".join(lines) + "\n"
 
 
@@ -341,7 +351,7 @@ def check_summary(reports: Sequence[FileReport]) -> str:
 def catalogue(found: Sequence[Codemod]) -> str:
     """One line for each codemod."""
     width = max((len(c.name) for c in found), default=0)
-    return "".join(f"{c.name:{width}}  -O{c.level}  {c.summary}\n" for c in found)
+    return "".join(f"{c.name:{width}}  {c.shown_level}  {c.summary}\n" for c in found)
 
 
 def catalogue_json(found: Sequence[Codemod]) -> str:
@@ -355,7 +365,7 @@ def catalogue_json(found: Sequence[Codemod]) -> str:
                 "codemods": [
                     {
                         "name": c.name,
-                        "level": c.level,
+                        "level": "distribute" if c.distribute else c.level,
                         "phase": c.phase,
                         "hardware": c.hardware,
                         "summary": c.summary,
@@ -373,4 +383,4 @@ def catalogue_json(found: Sequence[Codemod]) -> str:
 def page(codemod: Codemod) -> str:
     """What `explain` shows."""
     meant = "any hardware" if codemod.hardware == "any" else codemod.hardware
-    return f"{codemod.name} (-O{codemod.level}, {codemod.phase}, for {meant})\n\n{codemod.doc}\n"
+    return f"{codemod.name} ({codemod.shown_level}, {codemod.phase}, for {meant})\n\n{codemod.doc}\n"

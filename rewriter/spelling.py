@@ -25,7 +25,7 @@ def spell_out(script: Script, edit: Edit) -> tuple[Edit, list[Edit]]:
 
     changed = {
         f: _NAME.sub(name, getattr(edit, f))
-        for f in ("value", "call", "template", "text")
+        for f in ("value", "call", "template", "text", "elements")
         if hasattr(edit, f) and _NAME.search(getattr(edit, f))
     }
     return (replace(edit, **changed) if changed else edit), imports  # type: ignore[arg-type]

@@ -1291,9 +1291,22 @@ def other_backend(script: Script) -> str:
     return ""
 
 
+_DISTRIBUTE = {
+    "horovod": ("horovod", "Horovod"),
+    "auto": ("horovod", "Horovod"),
+    "mirrored": ("tensorflow.distribute.MirroredStrategy", "`MirroredStrategy`"),
+    "multiworker": ("tensorflow.distribute.MultiWorkerMirroredStrategy", "`MultiWorkerMirroredStrategy`"),
+}
+
+
 @_asked_once
 def distribution(script: Script) -> tuple[str, str]:
-    """How training is distributed: (name of the strategy or "horovod", what to call it), or ("", "")."""
+    """How training is distributed: (name of the strategy or "horovod", what to call it), or ("", "").
+
+    What `--distribute` is about to make of it counts.
+    """
+    if (wanted := _DISTRIBUTE.get(script.options.distribute)) is not None:
+        return wanted
     for other in list(script.project.scripts.values()):
         for scope in other.names.scopes.values():
             for found in scope.bindings.values():

@@ -54,6 +54,8 @@ class Asked:
     ignore: frozenset[str] | None = None
     amp_dtype: str | None = None
     target: str | None = None
+    distribute: str | None = None
+    lr_scaling: bool | None = None
 
     def options(self, settings: Settings, paths: Sequence[Path]) -> Options:
         from .engine import Options
@@ -65,6 +67,8 @@ class Asked:
             self.ignore if self.ignore is not None else frozenset() if self.select is not None else settings.ignore,
             self.amp_dtype or settings.amp_dtype,
             {path: names for path in paths if (names := settings.ignored_in(path))},
+            self.distribute or settings.distribute or "none",
+            self.lr_scaling if self.lr_scaling is not None else settings.lr_scaling is not False,
         )
 
 

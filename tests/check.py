@@ -16,9 +16,17 @@ from rewriter.target import named
 class Check:
     """Runs one codemod over source text; `files` are modules beside the script, read-only unless `edit_all`."""
 
-    def __init__(self, codemod: str, *, target: str = "tf2.15", level: int = 3, amp_dtype: str | None = None) -> None:
+    def __init__(
+        self,
+        codemod: str,
+        *,
+        target: str = "tf2.15",
+        level: int = 3,
+        amp_dtype: str | None = None,
+        width: int = 1000,  # the layout of long lines is not what is tested, as a rule
+    ) -> None:
         assert codemod in registry(), f"no codemod {codemod}"
-        self.codemod, self.target, self.level, self.amp_dtype = codemod, target, level, amp_dtype
+        self.codemod, self.target, self.level, self.amp_dtype, self.width = codemod, target, level, amp_dtype, width
 
     def run(
         self,
@@ -27,13 +35,20 @@ class Check:
         target: str | None = None,
         level: int | None = None,
         amp_dtype: str | None = None,
+        lr_scaling: bool = True,
         folder: Path = Path("/nowhere"),
     ) -> Result:
         path = folder / "train.py"
-        options = Options(level or self.level, frozenset({self.codemod}), amp_dtype=amp_dtype or self.amp_dtype)
+        options = Options(
+            level or self.level,
+            frozenset({self.codemod}),
+            amp_dtype=amp_dtype or self.amp_dtype,
+            distribute=registry()[self.codemod].distribute or "none",
+            lr_scaling=lr_scaling,
+        )
         goal = named(target or self.target)
         data = {path: textwrap.dedent(source).lstrip("\n").encode()}
-        with patch("rewriter.folding.WIDTH", 300):  # the layout of long lines is not what is tested here
+        with patch("rewriter.folding.WIDTH", self.width):
             (result,) = rewrite([path], options, lambda _: goal, data)
         assert result.error is None, result.error
         return result

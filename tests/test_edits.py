@@ -10,7 +10,20 @@ from pathlib import Path
 import pytest
 
 from rewriter.cst import Tree
-from rewriter.edits import Chain, Delete, DropKeyword, Edit, Insert, NameArgument, Rename, Replace, SetKeyword, Wrap
+from rewriter.edits import (
+    CallAs,
+    Chain,
+    Decorate,
+    Delete,
+    DropKeyword,
+    Edit,
+    Insert,
+    NameArgument,
+    Rename,
+    Replace,
+    SetKeyword,
+    Wrap,
+)
 from rewriter.source import SourceError, parse
 
 
@@ -360,3 +373,74 @@ def test_quotes(before: str, after: str) -> None:
 
 def test_quotes_in_a_string_stay() -> None:
     assert edit("f('a')\n", lambda t: [SetKeyword(call(t, "f"), "k", '"it\'s"')]) == "f('a', k=\"it's\")\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("def f(): pass\n", "@d\ndef f(): pass\n"),
+        ("x = 1\n\n\n# why\ndef f():\n    pass\n", "x = 1\n\n\n# why\n@d\ndef f():\n    pass\n"),
+        ("@a\n@b(1)  # one\ndef f():\n    pass\n", "@a\n@b(1)  # one\n@d\ndef f():\n    pass\n"),
+        ("@a\n# between\ndef f(): pass\n", "@a\n@d\n# between\ndef f(): pass\n"),
+        ("class C:\n\tx = 1\n\n\tdef f(self):\n\t\tpass\n", "class C:\n\tx = 1\n\n\t@d\n\tdef f(self):\n\t\tpass\n"),
+        ("if x:\r\n  def f():\r\n    pass\r\n", "if x:\r\n  @d\r\n  def f():\r\n    pass\r\n"),
+    ],
+)
+def test_decorate(before: str, after: str) -> None:
+    function = lambda t: next(n for n in ast.walk(t) if isinstance(n, ast.FunctionDef))  # noqa: E731
+    assert edit(before.encode(), lambda t: [Decorate(function(t), "d")]) == after
+
+
+def test_insert_of_a_function_with_blank_lines_around() -> None:
+    before = "x = 1\n# loop\nfor a in b:\n  f(a)\n"
+    text = "def g(a):\n  return a"
+    after = "x = 1\n\n\ndef g(a):\n  return a\n\n\n# loop\nfor a in b:\n  f(a)\n"
+    make = lambda t: [Insert(t.body[1], text, after=False, blank_lines=2, below=2, own_indent=True)]  # noqa: E731
+    assert edit(before, make) == after
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("x = d.map(f).batch(8, True)\n", "x = d.batch(8, True).map(f)\n"),
+        ("d = s.map(f)\nd = d.batch(8)  # why\n", "d = s.batch(8)\nd = d.map(f)  # why\n"),
+        (
+            "x = (d\n     .map(f,\n          2)\n     .batch(8))\n",
+            "x = (d\n     .batch(8)\n     .map(f,\n          2))\n",
+        ),
+        (
+            "x = d.map(\n    f,  # this\n    2,\n).batch(8)\n",
+            "x = d.batch(8).map(\n    f,  # this\n    2,\n)\n",
+        ),
+        (
+            "d = d.map(f,\n          2)\nlonger = d.batch(8,\n                 True)\n",
+            "d = d.batch(8,\n            True)\nlonger = d.map(f,\n               2)\n",
+        ),
+    ],
+)
+def test_calls_change_places(before: str, after: str) -> None:
+    def make(tree: ast.Module) -> list[Edit]:
+        first, second = call(tree, "map"), call(tree, "batch")
+        return [CallAs(first, second), CallAs(second, first)]
+
+    assert edit(before, make) == after
+
+
+def test_a_call_that_changed_places_is_followed_by_another() -> None:
+    def make(tree: ast.Module) -> list[Edit]:
+        first, second = call(tree, "shuffle"), call(tree, "map")
+        return [CallAs(first, second), CallAs(second, first), Chain(first, "cache()")]
+
+    assert edit("d = d.shuffle(9).map(f)\n", make) == "d = d.map(f).cache().shuffle(9)\n"
+
+
+def test_a_comment_stays_behind_its_stage() -> None:
+    before = "x = (\n    d\n    .map(f)  # read\n    # mix\n    .shuffle(9)\n)\n"
+    after = "x = (\n    d\n    .map(f)  # read\n    .cache()\n    # mix\n    .shuffle(9)\n)\n"
+    assert edit(before, lambda t: [Chain(call(t, "map"), "cache()")]) == after
+
+
+def test_inserted_comments() -> None:
+    first = "# numbers\n# and more\na = 1"
+    assert edit("b = 2\n", lambda t: [Insert(t.body[0], first)]) == f"b = 2\n{first}\n"
+    assert edit("b = 2\n", lambda t: [Insert(t.body[0], first, after=False)]) == f"{first}\nb = 2\n"

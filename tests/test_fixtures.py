@@ -1,6 +1,7 @@
 """Whole scripts, as people write them: what comes out, and that it still trains the same.
 
-`fixtures/<case>/input.py` is the script, `case.toml` the environments that it runs in, `expected.<environment>.py`
+`fixtures/<case>/input.py` is the script, `case.toml` the environments that it runs in (and `amp_dtype`, where bfloat16,
+which a CPU computes fast, is not possible; `distribute`, to convert it and run it on two ranks), `expected.<environment>.py`
 what `tfboost rewrite` makes of it there (`expected.py` where it is the same in all), with modules beside it that are
 edited along as `expected.<environment>.<module>.py`. Write them anew with `python -m tests.test_fixtures`, and read the diff.
 """
@@ -27,12 +28,9 @@ else:
     import tomli as tomllib
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
-TARGETS = {"tf215": "tf2.15", "tf221": "tf2.21"}
-CASES = [
-    (path.parent.name, env)
-    for path in sorted(FIXTURES.glob("*/case.toml"))
-    for env in tomllib.loads(path.read_text())["envs"]
-]
+TARGETS = {"tf115": "tf1.15", "tf215": "tf2.15", "tf221": "tf2.21"}
+SETTINGS = {path.parent.name: tomllib.loads(path.read_text()) for path in sorted(FIXTURES.glob("*/case.toml"))}
+CASES = [(name, env) for name, settings in SETTINGS.items() for env in settings["envs"]]
 
 
 def modules(case: str) -> list[Path]:
@@ -44,7 +42,9 @@ def modules(case: str) -> list[Path]:
 
 def rewritten(case: str, env: str, level: int) -> list[Result]:
     target = named(TARGETS[env])
-    results = rewrite(modules(case), Options(level, amp_dtype="bfloat16"), lambda _: target)
+    dtype = SETTINGS[case].get("amp_dtype", "bfloat16")
+    options = Options(level, amp_dtype=dtype, distribute=SETTINGS[case].get("distribute", "none"))
+    results = rewrite(modules(case), options, lambda _: target)
     for result in results:
         assert result.error is None, result.error
     return results
@@ -77,7 +77,8 @@ def test_training(case: str, env: str, tmp_path: Path) -> None:
     """-O1 promises the same numbers up to rounding, -O2 the same training."""
     python = tf_env(env)
     runs = {"original": [r.path for r in rewritten(case, env, 1)]}
-    for level in (1, 2):
+    ranks = 2 if SETTINGS[case].get("distribute") == "horovod" else 1
+    for level in (2,) if ranks > 1 else (1, 2):
         results = rewritten(case, env, level)
         if any(r.after != r.before for r in results):
             runs[f"O{level}"] = [r.path for r in results]
@@ -91,14 +92,16 @@ def test_training(case: str, env: str, tmp_path: Path) -> None:
     if "O1" in runs and "O2" in runs and _same(tmp_path / "O1", tmp_path / "O2"):
         del runs["O2"]
     with ThreadPoolExecutor(2) as pool:
-        losses = dict(zip(runs, pool.map(lambda name: _losses(python, tmp_path / name), runs), strict=True))
+        several = [1 if name == "original" else ranks for name in runs]
+        found = pool.map(lambda name, number: _losses(python, tmp_path / name, number), runs, several)
+        losses = dict(zip(runs, found, strict=True))
     original = losses.pop("original")
     text = "".join(p.read_text(errors="replace") for p in modules(case))
     seeded = "set_random_seed(" in text  # the only one that seeds initial weights in Keras 2.15 and 3
-    for level, found in losses.items():
-        assert set(found) == set(original)
+    for level, learned in losses.items():
+        assert set(learned) == set(original)
         for name, before in original.items():
-            after = found[name]
+            after = learned[name]
             told = f"{level}: {name} {before} became {after}"
             assert len(after) == len(before) and all(map(math.isfinite, after)), told
             if level == "O1" and seeded:
@@ -111,11 +114,13 @@ def _same(a: Path, b: Path) -> bool:
     return all(p.read_bytes() == (b / p.name).read_bytes() for p in a.iterdir())
 
 
-def _losses(python: Path, folder: Path) -> dict[str, list[float]]:
-    done = run_script(python, folder / "input.py", timeout=300, cwd=folder)
+def _losses(python: Path, folder: Path, ranks: int = 1) -> dict[str, list[float]]:
+    launcher = [python.with_name("horovodrun"), "-np", ranks, "--gloo", python] if ranks > 1 else []
+    first, *rest = [*launcher, folder / "input.py"]
+    done = run_script(python, Path(first), *map(str, rest), timeout=300, cwd=folder)
     assert done.returncode == 0, f"{folder.name}:\n{done.stderr[-3000:]}"
-    line = next(x for x in reversed(done.stdout.splitlines()) if x.startswith("RESULT"))
-    return json.loads(line.removeprefix("RESULT"))  # type: ignore[no-any-return]
+    line = next(x for x in reversed(done.stdout.splitlines()) if "RESULT" in x)
+    return json.loads(line.partition("RESULT")[2])  # type: ignore[no-any-return]
 
 
 def write() -> None:

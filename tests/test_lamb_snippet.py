@@ -265,3 +265,88 @@ def test_is_fit_to_be_written_into_a_script(name: str) -> None:
     assert len(WRITTEN[name].splitlines()) < 70
     assert "import" not in code
     assert re.search(r"arXiv 1904\.00962", code) and "TensorFlow 2." in module
+
+
+# -- TensorFlow 1 ------------------------------------------------------------------------------------------------
+
+GRAPH = """
+import numpy as np
+from lamb import LAMB, tf
+
+tf.disable_v2_behavior()
+SHAPES = {"kernel": (5, 3), "bias": (3,), "scale": (), "embedding": (6, 2), "idle": (4,)}
+
+
+def start():
+    random = np.random.RandomState(0)
+    values = {name: random.normal(size=shape) for name, shape in SHAPES.items()}
+    values["bias"] *= 0  # weights of size zero take an unscaled step
+    return values
+
+
+def gradients():
+    random = np.random.RandomState(1)
+    for _ in range(10):
+        step = {name: random.normal(size=shape) for name, shape in SHAPES.items()}
+        step["idle"] *= 0
+        step["embedding"] = random.normal(size=(3, 2)), random.randint(0, 4, 3)  # a row may occur twice
+        yield step
+
+
+def paper(learning_rate, beta1=0.9, beta2=0.999, epsilon=1e-8):
+    weights, m, v = start(), {n: 0 * x for n, x in start().items()}, {n: 0 * x for n, x in start().items()}
+    for step, gradient in enumerate(gradients(), 1):
+        for name in weights:
+            g = gradient[name]
+            if isinstance(g, tuple):
+                values, rows = g
+                g = np.zeros((6, 2))
+                np.add.at(g, rows, values)
+            m[name] = beta1 * m[name] + (1 - beta1) * g
+            v[name] = beta2 * v[name] + (1 - beta2) * g**2
+            r = m[name] / (1 - beta1**step) / (np.sqrt(v[name] / (1 - beta2**step)) + epsilon)
+            size, step_size = np.sqrt(np.sum(weights[name] ** 2)), np.sqrt(np.sum(r**2))
+            weights[name] = weights[name] - learning_rate * (size / step_size if size and step_size else 1) * r
+    return weights
+
+
+def steps(optimizer, dtype, resource):
+    weights = {n: tf.Variable(x.astype(dtype), use_resource=resource, name=n) for n, x in start().items()}
+    dense = {n: tf.placeholder(dtype, shape) for n, shape in SHAPES.items() if n != "embedding"}
+    values, rows = tf.placeholder(dtype, (3, 2)), tf.placeholder(tf.int32, (3,))
+    sparse = tf.IndexedSlices(values, rows, tf.constant([6, 2]))
+    train = optimizer().apply_gradients([(dense.get(n, sparse), weights[n]) for n in SHAPES])
+    with tf.Session() as sess:
+        sess.run(tf.global_variables_initializer())
+        for gradient in gradients():
+            feed = {dense[n]: gradient[n] for n in dense}
+            feed[values], feed[rows] = gradient["embedding"]
+            sess.run(train, feed)
+        return sess.run(weights)
+
+
+rewrite = tf.train.experimental.enable_mixed_precision_graph_rewrite
+cases = [
+    (lambda: LAMB(0.05), {}, ["float32", "float64"]),
+    (lambda: LAMB(tf.constant(0.05), lambda: 0.8, 0.99, 1e-3), {"beta1": 0.8, "beta2": 0.99, "epsilon": 1e-3}, ["float32"]),
+    (lambda: rewrite(LAMB(0.05)), {}, ["float32"]),
+]
+for make, options, dtypes in cases:
+    for dtype in dtypes:
+        for resource in False, True:
+            tf.reset_default_graph()
+            found, wanted = steps(make, dtype, resource), paper(0.05, **options)
+            worst = max(np.abs(found[n] - wanted[n]).max() for n in SHAPES)
+            assert worst < (1e-7 if dtype == "float64" else 2e-6), (options, dtype, resource, worst)
+print("works")
+"""
+
+
+@pytest.mark.parametrize("env", ["tf115", "tf215"])
+def test_in_a_graph_it_takes_the_steps_of_the_paper(env: str, tmp_path: Path) -> None:
+    """Dense and sparse gradients, both kinds of variables, tensors and functions as settings, and a scaled loss."""
+    (tmp_path / "lamb.py").write_text(Path(snippets.__path__[0], "lamb_tf1.py").read_text())
+    script = tmp_path / "steps.py"
+    script.write_text(GRAPH)
+    done = run_script(tf_env(env), script, timeout=300)
+    assert done.returncode == 0 and "works" in done.stdout, done.stderr[-3000:]

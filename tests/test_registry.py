@@ -28,6 +28,7 @@ def test_page(codemod: Codemod) -> None:
         assert part in codemod.doc
     assert codemod.summary.endswith(".") and len(codemod.summary) < 100
     assert 1 <= codemod.level <= 3
+    assert codemod.shown_level == ("distribute" if codemod.phase == "distribute" else f"-O{codemod.level}")
 
 
 @pytest.mark.parametrize("codemod", registry().values(), ids=lambda c: c.name)
@@ -39,7 +40,8 @@ def test_before_becomes_after(codemod: Codemod) -> None:
     where, before, also, after = found.groups()
     where = where or also or "TensorFlow 2.15"
     target = "keras3" if where == "Keras 3" else where.replace("TensorFlow ", "tf")
-    check = Check(codemod.name, target=target, level=codemod.level)
+    width = 108 if codemod.distribute else 1000  # pages are indented
+    check = Check(codemod.name, target=target, level=codemod.level, width=width)
     check.fixes(textwrap.dedent(before).strip() + "\n", textwrap.dedent(after).strip() + "\n")
 
 

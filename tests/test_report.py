@@ -215,6 +215,7 @@ def test_json_contract() -> None:
         "hardware": "any",
         "before": "ds = tf.data.Dataset.range(3)\n",
         "after": "ds = tf.data.Dataset.range(3).prefetch(1)\n",
+        "notes": [],
     }
     assert first["refused"] == [
         {"codemod": "tf32", "line": 2, "column": 1, "reason": "off", "hint": ""},

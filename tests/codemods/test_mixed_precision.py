@@ -913,7 +913,7 @@ def test_refuses(name: str) -> None:
 def test_refuses_without_fit() -> None:
     """Where no `fit` is to be seen there is still something to say about loops and about precision."""
     loop = HEAD + _without(MODEL) + "\nwith tf.GradientTape() as tape:\n    loss = model(x)\n"
-    check.refuses(loop, "training loop is the script's own", line=4)
+    check.refuses(loop, "no training step of a Keras model", line=4)
     chosen = HEAD + "tf.keras.backend.set_floatx('float64')\n" + _without(MODEL) + "\nprint(model(x))\n"
     check.refuses(chosen, "float64", line=3)
     check.ignores(HEAD + "def build():\n    " + _without(MODEL) + "\n    return model\n")

@@ -146,3 +146,9 @@ def test_before_tensorflow_has_it() -> None:
 )
 def test_ignored(text: str) -> None:
     check.ignores(f"import tensorflow as tf\n{text}\n")
+
+
+def test_session_script() -> None:
+    text = "import tensorflow as tf\n\ntf.compat.v1.disable_eager_execution()\n%ssess = tf.compat.v1.Session()\n"
+    off = "tf.config.experimental.enable_tensor_float_32_execution(False)\n"
+    Check("tf32", target="tf2.15").fixes(text % off, text % "")

@@ -1,0 +1,122 @@
+"""What becomes of one program: all of its edits, or the reasons why there are none."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from rewriter.codemod import Finding, Fix, Refusal
+from rewriter.distribute.program import Program
+from rewriter.distribute.sources import Problem
+from rewriter.edits import Edit, Insert
+from rewriter.script import Script
+from rewriter.spelling import import_anchor, spell_out
+from rewriter.target import Target
+
+
+@dataclass(eq=False)
+class Conversion:
+    """Edits and refusals of one program; where there is a refusal, nothing is edited.
+
+    module: what is imported as `hvd`.
+    """
+
+    program: Program
+    module: str = "horovod.tensorflow.keras"
+    edits: list[Edit] = field(default_factory=list)
+    refusals: list[Refusal] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    parts: set[ast.AST] = field(default_factory=set)  # datasets and loaders that are split where they are made
+    _imports: dict[Script, tuple[str, ast.AST]] = field(default_factory=dict)
+
+    @property
+    def script(self) -> Script:
+        return self.program.script
+
+    @property
+    def target(self) -> Target:
+        return self.script.target
+
+    @property
+    def scaling(self) -> bool:
+        """Whether learning rates grow with the number of ranks."""
+        return self.script.options.lr_scaling
+
+    def add(self, *edits: Edit) -> None:
+        self.edits += [e for e in edits if e not in self.edits]
+
+    def refuse(self, script: Script, node: ast.AST, reason: str, hint: str = "") -> None:
+        """Nothing of the program is converted, because of this."""
+        if script is not self.script and (place := script.at(node)) not in reason:
+            reason = f"{reason} ({place})"
+        refusal = Refusal(node, reason, hint)
+        if all((r.node, r.reason) != (node, reason) for r in self.refusals):
+            self.refusals.append(refusal)
+
+    def refuse_problem(self, problem: Problem) -> None:
+        self.refuse(problem.script, problem.node, problem.reason, problem.hint)
+
+    def note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def hvd(self, script: Script, node: ast.AST) -> str:
+        """The name of Horovod in a file, which is imported there above this node."""
+        if script not in self._imports:
+            name = "hvd"
+            while script.mentions(name) or any(name in s.bindings for s in script.names.scopes.values()):
+                name = f"_{name}"
+            self._imports[script] = name, node
+        name, first = self._imports[script]
+        if getattr(node, "lineno", 0) < getattr(first, "lineno", 0):
+            self._imports[script] = name, node
+        return name
+
+    def free_name(self, script: Script, *wanted: str) -> str:
+        """The first of these names that the file does not have."""
+        taken = {n for s in script.names.scopes.values() for n in s.bindings}
+        return next((n for n in wanted if n not in taken and not script.mentions(n)), f"_hvd_{wanted[0]}")
+
+    def rank_0(self, script: Script, node: ast.AST) -> str:
+        return f"{self.hvd(script, node)}.rank() == 0"
+
+    def result(self, message: str) -> Iterator[Finding]:
+        """One fix, or the refusals."""
+        if not self.refusals:
+            for edit in self.edits:
+                owner = self.script.project.owner(edit.node)
+                if (other := self.program.shares(owner)) is not None:
+                    self.refuse(
+                        owner, edit.node, f"`{other.path.name}` uses this file too, and would not run on several ranks"
+                    )
+                    break
+        if self.refusals:
+            yield from self.refusals
+            return
+        imports = [
+            Insert(self._anchor(script, node), f"import {self.module} as {name}")
+            for script, (name, node) in self._imports.items()
+        ]
+        first = [e for edit in self.edits if isinstance(edit, Insert) for e in spell_out(self._owner(edit), edit)[1]]
+        yield Fix(self._place(), message, [*first, *imports, *self.edits], notes=tuple(self.notes))
+
+    def _owner(self, edit: Edit) -> Script:
+        return self.script.project.owner(edit.node)
+
+    def _anchor(self, script: Script, node: ast.AST) -> ast.stmt:
+        anchor = import_anchor(script, node)
+        if script.function_of(anchor) is not None:  # functions import TensorFlow for themselves: Horovod is for all
+            imports = [s for s in script.tree.body if isinstance(s, ast.Import | ast.ImportFrom)]
+            return imports[-1] if imports else script.tree.body[0]
+        return anchor
+
+    def _place(self) -> ast.AST:
+        return self._imports[self.script][1] if self.script in self._imports else self.script.tree
+
+
+def operand(node: ast.expr) -> str:
+    """`...` for a template that goes on with an operator: in parentheses where the expression needs them."""
+    plain = isinstance(node, ast.Constant | ast.Name | ast.Attribute | ast.Call | ast.Subscript)
+    product = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.Div | ast.FloorDiv)
+    return "..." if plain or product else "(...)"

@@ -1,0 +1,96 @@
+"""Gradients averaged over the ranks by the optimizer that `compile` is given."""
+
+from __future__ import annotations
+
+import ast
+
+from rewriter.distribute.optimizers import Optimizer, other_uses
+from rewriter.edits import DropKeyword, Replace, Wrap
+from rewriter.script import Script
+from rewriter.training import Training
+
+from .conversion import Conversion
+
+
+def distribute(conversion: Conversion, training: Training, optimizer: Optimizer, rate: str) -> None:
+    """Wrap the optimizer in `hvd.DistributedOptimizer`; `rate` is that of one which is given by name."""
+    site = training.compile
+    _compile_arguments(conversion, training)
+    base = optimizer.base
+    hvd = conversion.hvd(base.script, base.expr)
+    if base.made == "string":
+        given = f"learning_rate={rate}" if rate else ""
+        text = f"{hvd}.DistributedOptimizer({{tensorflow.keras.optimizers.{base.name}}}({given}))"
+        conversion.add(Replace(base.expr, text))
+        return
+    if base.own is not None and not _can_be_rebuilt(base):
+        conversion.refuse(
+            base.script,
+            base.expr,
+            f"`{base.own.name}` has no `get_config`, from which Horovod would make it anew",
+            "give the class a `get_config` with all arguments of its `__init__`",
+        )
+        return
+    wrapped = f"{hvd}.DistributedOptimizer(...)"
+    if base.made == "expression":
+        if _is_text(base):
+            wrapped = f"{hvd}.DistributedOptimizer({{tensorflow.keras.optimizers.get}}(...))"
+        conversion.add(Wrap(base.expr, wrapped))
+        return
+    assert base.owner is not None and base.call is not None
+    if (
+        other_uses(base) and base.call is not base.expr
+    ):  # `opt.iterations`, `Checkpoint(optimizer=opt)`: the same object
+        conversion.add(Wrap(base.call, f"{conversion.hvd(base.owner, base.call)}.DistributedOptimizer(...)"))
+    else:
+        conversion.add(Wrap(base.expr, wrapped))
+    if optimizer.inner and other_uses(optimizer):
+        script, use = other_uses(optimizer)[0]
+        if not isinstance(script.parents.get(use), ast.Attribute):
+            conversion.refuse(site.script, site.call, f"the optimizer is used elsewhere too ({script.at(use)})")
+
+
+def _is_text(optimizer: Optimizer) -> bool:
+    """One of several names, or a name or an optimizer: `get` takes both."""
+    return any(v.kind == "constant" and isinstance(v.literal, str) for v in optimizer.script.values(optimizer.expr))
+
+
+def _can_be_rebuilt(optimizer: Optimizer) -> bool:
+    cls = optimizer.own
+    assert cls is not None
+    return (
+        cls.script is not None
+        and isinstance(cls.node, ast.ClassDef)
+        and cls.script.method(cls.node, "get_config") is not None
+    )
+
+
+def _compile_arguments(conversion: Conversion, training: Training) -> None:
+    """Horovod's operations are not compiled by XLA, and what it does per batch is not done in between."""
+    site = training.compile
+    for name, harmless in (("jit_compile", (False, None)), ("steps_per_execution", (1, None))):
+        expr = site.arguments.get(name)
+        if expr is None or _is(site.script, expr, harmless):
+            continue
+        keyword = next((k for k in site.call.keywords if k.arg == name), None)
+        if keyword is not None:
+            conversion.add(DropKeyword(site.call, name))
+        elif name in site.arguments.keywords:
+            old = site.arguments.keywords[name].arg
+            conversion.add(DropKeyword(site.call, old or name))
+        else:
+            conversion.refuse(
+                site.script, expr, f"`{name}` does not go together with Horovod, and is not given by its name here"
+            )
+            continue
+        why = (
+            "`jit_compile` is left out: XLA cannot compile Horovod's operations everywhere"
+            if name == "jit_compile"
+            else "`steps_per_execution` is left out: the first weights have to be shared after the first step"
+        )
+        conversion.note(why)
+
+
+def _is(script: Script, expr: ast.expr, wanted: tuple[object, ...]) -> bool:
+    values = script.values(expr)
+    return bool(values) and all(v.kind == "constant" and v.literal in wanted for v in values)

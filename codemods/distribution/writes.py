@@ -1,0 +1,29 @@
+"""Files, prints and plots are for rank 0 alone."""
+
+from __future__ import annotations
+
+import ast
+
+from rewriter.distribute.writes import for_rank_0
+from rewriter.edits import Guard, SetKeyword
+
+from .conversion import Conversion
+
+
+def on_rank_0(conversion: Conversion) -> None:
+    """Put what writes under `if hvd.rank() == 0:`; folders may be there already."""
+    callbacks = [
+        cls
+        for script in conversion.program.scripts
+        for cls in script.all(ast.ClassDef)
+        if script.kind_of_class(cls) == "callback"
+    ]
+    found = for_rank_0(conversion.program, callbacks)
+    for problem in found.problems:
+        conversion.refuse_problem(problem)
+    for _, call in found.folders:
+        conversion.add(SetKeyword(call, "exist_ok", "True"))
+    for statement, script in found.statements.items():
+        if any(s in found.statements for s in script.enclosing(statement, ast.stmt)):
+            continue
+        conversion.add(Guard(statement, conversion.rank_0(script, statement)))

@@ -1,0 +1,154 @@
+"""`horovod`: one process becomes many."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+
+from codemods.distribution import fit, start, writes
+from codemods.distribution.conversion import Conversion
+from rewriter.codemod import Finding, Refusal, codemod
+from rewriter.distribute.existing import distributed, missing
+from rewriter.distribute.program import NAMES, Program, Way, WayKind, program_of
+from rewriter.script import Script
+from rewriter.spelling import tensorflow_imports
+from rewriter.training import FITS, other_backend
+
+#: What converts each way of training that can be converted. All ways of a program are, or none is.
+SHAPES: dict[WayKind, Callable[[Conversion, list[Way]], None]] = {"fit": fit.convert}
+
+
+@codemod(phase="distribute", distribute="horovod", hardware="several GPUs or hosts")
+def horovod(script: Script) -> Iterator[Finding]:
+    """Train in several processes with Horovod, which average their gradients after every step.
+
+    Why: N processes, each on a GPU of its own, go through the data N times as fast. All that this takes is done or
+    nothing is: `hvd.init()` and a GPU for every process before anything uses one; each sample on one rank, with as
+    many steps on all; the optimizer wrapped; the first weights, metrics and decisions in common; learning rates
+    scaled linearly with a warm-up (Goyal et al. 2017; `--no-lr-scaling` leaves them); files and prints by rank 0.
+    Every process keeps the batch size of the script.
+
+    Not applied: a `compile`, an optimizer, a `fit`, its data or a write cannot be proven; the program is distributed
+    already; Keras 3, whose gradients Horovod does not average; TensorFlow 2.19 and later, for which Horovod cannot be
+    built.
+
+    Before:
+        import tensorflow as tf
+        (x, y), (x_test, y_test) = tf.keras.datasets.mnist.load_data()
+        model = tf.keras.Sequential([tf.keras.layers.Flatten(), tf.keras.layers.Dense(10, activation="softmax")])
+        model.compile("adam", "sparse_categorical_crossentropy")
+        model.fit(x, y, epochs=20, callbacks=[tf.keras.callbacks.EarlyStopping()], validation_data=(x_test, y_test))
+        model.save("model.h5")
+
+    After:
+        import tensorflow as tf
+        import horovod.tensorflow.keras as hvd
+
+        hvd.init()
+        gpus = tf.config.list_physical_devices("GPU")
+        for gpu in gpus:
+            tf.config.experimental.set_memory_growth(gpu, True)
+        if gpus:
+            tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")
+        (x, y), (x_test, y_test) = tf.keras.datasets.mnist.load_data()
+        model = tf.keras.Sequential([tf.keras.layers.Flatten(), tf.keras.layers.Dense(10, activation="softmax")])
+        model.compile(
+            hvd.DistributedOptimizer(tf.keras.optimizers.Adam(learning_rate=0.001 * hvd.size())),
+            "sparse_categorical_crossentropy",
+        )
+        model.fit(
+            x[hvd.rank():len(x) // hvd.size() * hvd.size():hvd.size()],
+            y[hvd.rank():len(y) // hvd.size() * hvd.size():hvd.size()],
+            epochs=20,
+            callbacks=[
+                hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+                hvd.callbacks.MetricAverageCallback(),
+                hvd.callbacks.LearningRateWarmupCallback(initial_lr=0.001 * hvd.size(), warmup_epochs=5),
+                tf.keras.callbacks.EarlyStopping(),
+            ],
+            validation_data=(x_test, y_test),
+            verbose=1 if hvd.rank() == 0 else 0,
+        )
+        if hvd.rank() == 0:
+            model.save("model.h5")
+    """
+    if script.options.distribute not in ("horovod", "auto"):
+        return
+    program = program_of(script)
+    if program is None:
+        return
+    ways = program.ways
+    if (already := distributed(program)) is not None:
+        yield from _already(program, *already[1:])
+        return
+    if not ways:
+        yield from _untrained(program)
+        return
+    if (reason := _impossible(script)) is not None:
+        yield Refusal(ways[0].node, *reason)
+        return
+    conversion = Conversion(program)
+    for kind in dict.fromkeys(w.kind for w in ways):
+        mine = [w for w in ways if w.kind == kind]
+        if kind in SHAPES:
+            SHAPES[kind](conversion, mine)
+        else:
+            conversion.refuse(mine[0].script, mine[0].node, f"{NAMES[kind]} is not converted to Horovod yet")
+    if not conversion.refusals:
+        start.start(conversion)
+        writes.on_rank_0(conversion)
+    conversion.note("every rank loads the data: what the script downloads should be there before it starts")
+    conversion.note("start it: horovodrun -np 4 python {script}")
+    conversion.note("on several hosts: horovodrun -np 8 -H host1:4,host2:4 python {script}")
+    yield from conversion.result("trains in as many processes as horovodrun starts, each on a part of the data")
+
+
+def _impossible(script: Script) -> tuple[str, str] | None:
+    """Why Horovod cannot train with the TensorFlow of the script, and what can."""
+    target = script.target
+    if target.since(2, 19):
+        return (
+            f"Horovod cannot be built for {target}",
+            "--distribute mirrored (the GPUs of one host) or multiworker (several hosts)",
+        )
+    if target.keras == 3:
+        return "Horovod does not average the gradients of Keras 3", "--target tf2.15, where Keras 2 is there"
+    if target.keras is None or not target.highest < (2, 16):
+        return (
+            f"it has to be certain that Keras 2 runs it, whose gradients Horovod averages: {target} may have Keras 3",
+            "--target tf2.15, or --python with the interpreter that will run it",
+        )
+    if not target.since(2, 4):
+        return f"it is converted for TensorFlow 2.4 to 2.15, not for {target}", ""
+    if backend := other_backend(script):
+        return f"Keras computes with {backend}", ""
+    return None
+
+
+def _already(program: Program, node: ast.AST, name: str) -> Iterator[Finding]:
+    if name != "Horovod":
+        reason = f"the program is distributed already, by {name}: Horovod does not mix with that"
+        yield Refusal(node, reason)
+        return
+    lacking = list(missing(program))
+    yield Refusal(
+        node,
+        "the program trains with Horovod already" + (f", but {'; '.join(lacking)}" if lacking else ""),
+        "add by hand what is missing" if lacking else "",
+    )
+
+
+def _untrained(program: Program) -> Iterator[Finding]:
+    """A program that does not train, or a file that only defines what trains."""
+    script = program.script
+    for site in script.sites(*FITS):
+        if any(m.kind in ("model", "parameter") for m in site.models):
+            yield Refusal(site.call, "nothing in this file runs it: give the script that is started, too")
+            return
+    runs = any(isinstance(s, ast.For | ast.While | ast.With | ast.If) or _calls(s) for s in script.tree.body)
+    if runs and (imports := tensorflow_imports(script)):
+        yield Refusal(imports[0], "no training is seen in this program: there is nothing to distribute")
+
+
+def _calls(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)

@@ -1,0 +1,10 @@
+"""What must be known of a program before one process of it becomes many.
+
+    program.py      which files run together, and the ways in which they train (`ways`)
+    existing.py     what is distributed already, by Horovod or by a strategy
+    optimizers.py   what each `compile` is given, and where its learning rate stands
+    sources.py      where training data can be split so that every sample is on one rank
+    writes.py       what writes files or prints, and what reads such files back
+
+Nothing here edits: the conversions in `codemods/distribution/` do, on top of these facts.
+"""

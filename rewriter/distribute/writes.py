@@ -1,0 +1,327 @@
+"""What a program writes, prints and shows, and what reads such files back: work for rank 0 alone.
+
+for_rank_0(program)     # the statements that go under `if hvd.rank() == 0:`, and what stands against it
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ..pipelines import in_function_of
+from ..scopes import Binding
+from ..script import Script
+from ..training import FITS
+from .program import Program
+from .sources import Problem
+
+Writes = Literal["file", "print", ""]
+
+_FILES = re.compile(
+    r"(numpy\.(save|savez|savez_compressed|savetxt)|(pickle|cPickle|joblib|json|yaml|dill|torch)\.(dump|save)"
+    r"|os\.(remove|unlink|rename|replace|rmdir|removedirs|renames|symlink|mkdir)|shutil\.(rmtree|move|copy\w*)"
+    r"|matplotlib\.(pyplot|pylab)\.(savefig|show|imsave)|seaborn\.\w*savefig|cv2\.(imwrite|imshow)"
+    r"|imageio\.(\w+\.)?(imwrite|imsave|mimsave|mimwrite)|scipy\.(misc|io)\.(imsave|savemat)|scipy\.io\.wavfile\.write"
+    r"|tensorflow\.(saved_model\.save|io\.write_file|io\.write_graph|io\.TFRecordWriter|python_io\.TFRecordWriter"
+    r"|train\.write_graph|summary\.(create_file_writer|FileWriter)|keras\.utils\.plot_model"
+    r"|io\.gfile\.(remove|rmtree|rename|copy|mkdir))"
+    r"|(tensorflow\.)?keras\.(\w+\.)*(save_model|plot_model|save_img|save_weights)|h5py\.File|logging\.(FileHandler|basicConfig)"
+    r"|tensorflowjs\.converters\.\w+|pandas\.\w*\.to_(csv|pickle|hdf|excel|parquet|json)|wandb\.(log|save|finish)"
+    r"|mlflow\.\w*log\w*|mlflow\.set_\w+)$"
+)
+#: Methods that write a file, whatever they are called on.
+_METHODS = frozenset(
+    "save save_weights savefig save_model save_pretrained to_csv to_pickle to_excel to_hdf to_parquet write_text "
+    "write_bytes imsave tofile unlink".split()
+)
+_PRINTS = frozenset({"builtins.print", "pprint.pprint", "pprint.pp", "tensorflow.print"})
+
+
+def writes(script: Script, call: ast.Call) -> Writes:
+    """Whether a call writes a file or prints."""
+    name = script.called(call)
+    if name in _PRINTS:
+        return "print"
+    if name == "builtins.open" or (name in ("io.open", "gzip.open", "codecs.open", "tensorflow.io.gfile.GFile")):
+        mode = call.args[1] if len(call.args) > 1 else script.argument(call, "mode")
+        return "file" if mode is not None and set(str(script.constant(mode) or "w")) & set("wax+") else ""
+    if name == "h5py.File":
+        mode = call.args[1] if len(call.args) > 1 else script.argument(call, "mode")
+        return "" if mode is None or script.constant(mode) == "r" else "file"
+    if name == "logging.basicConfig":
+        return "file" if script.argument(call, "filename") is not None else ""
+    if name and _FILES.match(name):
+        return "file"
+    if isinstance(call.func, ast.Attribute):
+        receiver = script.values(call.func.value)
+        if call.func.attr == "summary" and any(v.kind == "model" for v in receiver):
+            return "print"
+        if call.func.attr in _METHODS and not any(v.kind in ("dataset", "symbol") for v in receiver):
+            return "file"
+        if call.func.attr == "open" and call.args and set(str(script.constant(call.args[0]) or "")) & set("wax+"):
+            return "file"
+    return ""
+
+
+def trains(script: Script, node: ast.AST) -> bool:
+    """Whether it holds a `fit`, or calls a function of the project that does: all ranks have to take part in that."""
+    from ..pipelines import reached
+
+    return any(
+        isinstance(c.func, ast.Attribute) and c.func.attr in (*FITS, "train_on_batch")
+        for _, c in reached(script, [node])
+    )
+
+
+@dataclass(eq=False)
+class Guarded:
+    """Statements for rank 0 alone; `folders` are `makedirs` calls that may collide."""
+
+    statements: dict[ast.stmt, Script] = field(default_factory=dict)
+    folders: list[tuple[Script, ast.Call]] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+
+def for_rank_0(program: Program, apart: Iterable[ast.AST] = ()) -> Guarded:
+    """What of a program only rank 0 should do. apart: classes that are dealt with otherwise, such as callbacks."""
+    found = Guarded()
+    skipped = tuple(apart)
+    for script, call in program.calls():
+        if any(node in skipped for node in script.enclosing(call, ast.ClassDef)):
+            continue
+        if script.called(call) == "os.makedirs":
+            exists = script.argument(call, "exist_ok")
+            if exists is None and len(call.args) < 3:
+                found.folders.append((script, call))
+            continue
+        kind = writes(script, call)
+        if not kind and _reads_back(program, script, call):
+            kind = "file"
+        if kind == "file" and _temporary(script, call):
+            continue  # every rank has files of its own there
+        if kind == "file" and _is_training_data(program, script, call):
+            reason = f"`{script.text(call.func)}` writes files before training, which rank 0 alone would have"
+            hint = "prepare the data in a program of its own, which runs first"
+            found.problems.append(Problem(script, call, reason, hint))
+        elif kind:
+            _guard(found, program, script, call, kind)
+    _follow(found, program)
+    return found
+
+
+def _temporary(script: Script, call: ast.Call) -> bool:
+    """Whether it writes into a folder that `tempfile` made, or a path is built from one."""
+    todo: list[tuple[Script, ast.AST]] = [(script, call)]
+    seen: set[ast.AST] = set()
+    while todo:
+        owner, node = todo.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        for inner in ast.walk(node):
+            if isinstance(inner, ast.Call) and owner.called(inner).startswith("tempfile."):
+                return True
+            if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Load):
+                todo += [(owner, b.value) for b in owner.names.reaching(inner) if b.value is not None]
+                values = owner.values(inner)
+                todo += [(v.script, v.node) for v in values if v.script and isinstance(v.node, ast.expr)]
+    return False
+
+
+_DATA = re.compile(
+    r".*(TFRecordWriter|\.(savez?|savez_compressed|savetxt|imwrite|imsave|save_img|to_csv|to_pickle|to_hdf|to_parquet"
+    r"|dump))$|shutil\.\w+$|os\.(rename|replace|renames|symlink|remove|unlink)$|h5py\.File$"
+)
+_READS_DATA = re.compile(
+    r"tensorflow\.data\.(TFRecordDataset|TextLineDataset|FixedLengthRecordDataset|Dataset\.list_files|"
+    r"experimental\.(make_csv_dataset|CsvDataset|make_batched_features_dataset))$|.*_dataset_from_directory$|"
+    r"pandas\.read_\w+$|numpy\.(load|loadtxt|genfromtxt|memmap)$|pickle\.load$|joblib\.load$|h5py\.File$"
+)
+
+
+def _is_training_data(program: Program, script: Script, call: ast.Call) -> bool:
+    """Whether a file may be written that training reads: every rank would have to find it."""
+    text = script.called(call) or (f".{call.func.attr}" if isinstance(call.func, ast.Attribute) else "")
+    if text == "builtins.open":
+        text = ".savetxt"
+    if not _DATA.match(text):
+        return False
+    if isinstance(call.func, ast.Attribute) and any(v.kind == "model" for v in script.values(call.func.value)):
+        return False
+    fits = [s.call for s in program.sites(*FITS)]
+    here = [f for f in fits if f in script.names.parents and script.function_of(f) is script.function_of(call)]
+    if here and all(f.lineno < call.lineno for f in here):
+        return False
+    return any(
+        _READS_DATA.match(other.called(c))
+        or (isinstance(c.func, ast.Attribute) and c.func.attr == "flow_from_directory")
+        for other, c in program.calls()
+        if c is not call
+    )
+
+
+def _guard(found: Guarded, program: Program, script: Script, call: ast.Call, kind: Writes) -> None:
+    statement = script.statement(call)
+    if script.is_generator(script.function_of(call) or script.tree) or _in_graph(script, call):
+        return
+    if kind == "print" and (not isinstance(statement, ast.Expr) or statement.value is not call or _draws(script, call)):
+        return  # one that also computes something stays as it is
+    around = next(script.enclosing(call, ast.Lambda), None)
+    if around is not None:
+        found.problems.append(Problem(script, call, f"`{script.text(call)}` writes in a lambda, on every rank"))
+        return
+    if trains(script, statement):
+        if kind == "file":
+            found.problems.append(
+                Problem(script, call, f"`{script.text(call)}` writes in a statement that also trains: every rank would")
+            )
+        return
+    if isinstance(statement, ast.Expr | ast.Assign | ast.AnnAssign | ast.AugAssign | ast.With):
+        found.statements.setdefault(statement, script)
+        return
+    found.problems.append(
+        Problem(
+            script,
+            call,
+            f"`{script.text(call)}` writes, on every rank, in a statement that cannot be left to rank 0",
+            "write on a line of its own",
+        )
+    )
+
+
+def _in_graph(script: Script, call: ast.Call) -> bool:
+    return in_function_of(script, call, "map", "filter", "interleave", "flat_map", "from_generator", "apply")
+
+
+def _draws(script: Script, call: ast.Call) -> bool:
+    """Whether the arguments of a print use up random numbers or elements, which the other ranks would not."""
+    for node in ast.walk(call):
+        if isinstance(node, ast.Call) and node is not call:
+            name = script.called(node)
+            if name == "builtins.next" or ".random." in f".{name}" or name.startswith("random."):
+                return True
+            if isinstance(node.func, ast.Attribute) and node.func.attr in ("pop", "get_next", "append", "popleft"):
+                return True
+        if isinstance(node, ast.NamedExpr | ast.Yield | ast.Await):
+            return True
+    return False
+
+
+_LOADS = frozenset("load_weights load_model".split())
+
+
+def _reads_back(program: Program, script: Script, call: ast.Call) -> bool:
+    """Whether a call reads a model that the program itself has written, which the other ranks may not find."""
+    last = (
+        call.func.attr
+        if isinstance(call.func, ast.Attribute)
+        else call.func.id
+        if isinstance(call.func, ast.Name)
+        else ""
+    )
+    if last not in _LOADS and not script.called(call).endswith((".load_model", "latest_checkpoint")):
+        return False
+    fits = [
+        s.call
+        for s in program.sites(*FITS)
+        if s.script is script and s.script.function_of(s.call) is script.function_of(call)
+    ]
+    if fits and all(call.lineno < f.lineno for f in fits):
+        return False  # it is read before anything is trained
+    path = call.args[0] if call.args else script.argument(call, "filepath")
+    written = list(_written_paths(program))
+    if path is None:
+        return bool(written)
+    mine = _path(script, path)
+    return any(mine == other or not mine or not other for other in written)
+
+
+def _written_paths(program: Program) -> Iterable[str]:
+    for script, call in program.calls():
+        if script.called(call).endswith("ModelCheckpoint") or (
+            isinstance(call.func, ast.Attribute) and call.func.attr in ("save", "save_weights")
+        ):
+            path = call.args[0] if call.args else script.argument(call, "filepath")
+            yield _path(script, path) if path is not None else ""
+
+
+def _path(script: Script, node: ast.expr) -> str:
+    text = script.constant(node)
+    return str(text) if isinstance(text, str) else ast.unparse(node)
+
+
+def _follow(found: Guarded, program: Program) -> None:
+    """What uses a name that only a guarded statement gives a value belongs under the guard too."""
+    todo = list(found.statements.items())
+    while todo:
+        statement, script = todo.pop()
+        if (fit := _trained(script, statement)) is not None:
+            reason = f"what only rank 0 may read here is trained on every rank ({script.at(fit)})"
+            found.problems.append(Problem(script, statement, reason, "load it with `hvd.load_model` by hand"))
+            continue
+        for name, loads in _bound(script, statement):
+            for load in loads:
+                use = script.statement(load)
+                if use in found.statements or any(s in found.statements for s in script.enclosing(load, ast.stmt)):
+                    continue
+                outside = script.function_of(load) is not script.function_of(statement)
+                if (
+                    outside
+                    or not isinstance(use, ast.Expr | ast.Assign | ast.With | ast.AugAssign)
+                    or trains(script, use)
+                ):
+                    found.problems.append(
+                        Problem(
+                            script,
+                            statement,
+                            f"only rank 0 may write this, but `{name}`, which it gives a value, is used on every rank "
+                            f"({script.at(load)})",
+                        )
+                    )
+                    continue
+                found.statements[use] = script
+                todo.append((use, script))
+
+
+def _trained(script: Script, statement: ast.stmt) -> ast.AST | None:
+    """Where a model that a statement gives a name is trained."""
+    inside = set(ast.walk(statement))
+    for bindings in script.names.scope_of(statement).bindings.values():
+        for binding in bindings:
+            for load in script.names.loads(binding) if binding.node in inside else ():
+                parent = script.parents.get(load)
+                if isinstance(parent, ast.Attribute) and parent.attr in (*FITS, "train_on_batch"):
+                    return load
+    return None
+
+
+def _bound(script: Script, statement: ast.stmt) -> Iterable[tuple[str, list[ast.Name]]]:
+    """The names that a statement gives a value, and what uses a value that comes from there alone."""
+    scope = script.names.scope_of(statement)
+    inside = set(ast.walk(statement))
+    for name, bindings in scope.bindings.items():
+        mine = [b for b in bindings if b.node in inside]
+        if not mine:
+            continue
+        loads = []
+        for binding in mine:
+            for load in script.names.loads(binding):
+                others = [b for b in script.names.reaching(load) if b not in mine]
+                if load not in inside and not others and not _was_bound(script, bindings, mine, statement):
+                    loads.append(load)
+        if loads:
+            yield name, loads
+
+
+def _was_bound(script: Script, bindings: list[Binding], mine: list[Binding], statement: ast.stmt) -> bool:
+    """`model = load_model(...)` where `model` had a value before: the other ranks keep that."""
+    block = script.parents.get(statement)
+    for b in bindings:
+        if b not in mine and getattr(b.node, "lineno", 10**9) < statement.lineno:
+            around = script.parents.get(script.statement(b.node)) if not isinstance(b.node, ast.arg) else block
+            if around is block or isinstance(around, ast.Module | ast.FunctionDef):
+                return True
+    return False
