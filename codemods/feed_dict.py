@@ -47,10 +47,11 @@ def feed_dict(script: Script) -> Iterator[Finding]:
     Why: `feed_dict` makes every step wait for the Python code that prepares its batch. The same code in a generator,
     read by a `tf.data` pipeline with `prefetch`, runs in a thread while the step before is computed. The placeholder
     becomes a `placeholder_with_default`: evaluation may still feed it, and feeding it does not advance the pipeline.
-    The graph sees the same batches in the same order.
+    The graph sees the same batches in the same order. On a machine that is known to have no GPU this is done only where
+    Python works for the batch: slices of arrays cost next to nothing to feed, a pipeline would compete for the cores
+    (`--select feed-dict` converts them too, and `tune` measures it).
 
-    Not applied: the batches are plain slices of arrays, which cost nothing to feed (`--select feed-dict` converts
-    them too); the next batch depends on results of the step; two run calls use one batch; something else in the
+    Not applied: the next batch depends on results of the step; two run calls use one batch; something else in the
     loop uses the same random numbers, iterator or reader; the graph is built elsewhere than the loop's data is
     visible. Learning rates, dropout rates and flags stay fed. A graph seed gives other initial weights once the graph
     has more operations: with one, and operations without seeds of their own, it is applied at -O2.
@@ -143,7 +144,7 @@ class _Rewriter:
         lines = 2 if self.script.parents[self.anchor] is self.script.tree else 1
         edits: list[Edit] = [
             Insert(self.anchor, generator, after=False, blank_lines=self._gap(), own_indent=True),
-            Insert(self.anchor, pipeline, after=False, blank_lines=lines),
+            Insert(self.anchor, pipeline, after=False, blank_lines=lines, own_indent=True),
         ]
         edits += [Replace(e.placeholder, self._with_default(e)) for e in self.plan.entries]
         if self.plan.drained is not None:
@@ -179,13 +180,19 @@ class _Rewriter:
         if self.script.options.select is not None and "feed-dict" in self.script.options.select:
             return
         cost = self.plan.cost.microseconds(self.plan.samples, self.plan.samples * self._numbers())
-        if cost >= (PIPELINE if trains(self.script, self.run) else EVALUATING):
-            if self.plan.fetched and cost < FETCHING:
-                raise Stays(
-                    self.run.call,
-                    "the batch is used again after the step: fetching it back costs about as much as preparing it",
-                    "`--select feed-dict` converts the loop all the same; measure it",
-                )
+        if self.plan.fetched and cost < FETCHING:
+            raise Stays(
+                self.run.call,
+                "the batch is used again after the step: fetching it back costs about as much as preparing it",
+                "`--select feed-dict` converts the loop all the same; measure it",
+            )
+        if cost < FETCHING and (other := self._again()) is not None:
+            raise Stays(self.run.call, f"one batch is used by two `run` calls ({self.script.at(other)})", TWICE)
+        if cost >= (PIPELINE if (training := trains(self.script, self.run)) else EVALUATING):
+            return
+        if not training:
+            raise Stays(self.run.call, "the loop does not train: it is seldom long, and feeding it costs little")
+        if not self.script.target.cpu:
             return
         if (reader := self.plan.reader) is not None:
             what = self.script.text(reader.func) if isinstance(reader, ast.Call) else "the reader"
@@ -198,9 +205,18 @@ class _Rewriter:
         does = "little is done to prepare a batch" if self.plan.cost.passes else "the batches are slices of arrays"
         raise Stays(
             self.run.call,
-            f"{does}: a pipeline costs more than feeding them",
+            f"{does}: a pipeline costs more than feeding them on a CPU",
             "`--select feed-dict` converts the loop all the same; measure it",
         )
+
+    def _again(self) -> ast.Call | None:
+        """Another call of the loop that is fed the same."""
+        fed = {(e.placeholder, ast.dump(e.value)) for e in self.plan.entries}
+        for run in runs(self.script):
+            same = any((e.placeholder, ast.dump(e.value)) in fed for e in run.entries)
+            if same and run.call is not self.run.call and self.plan.outer in around(self.script, run):
+                return run.call
+        return None
 
     def _numbers(self) -> int:
         """How many numbers a sample has, from the shapes of the placeholders."""
@@ -407,7 +423,7 @@ class _Rewriter:
         lines = "\n".join(f"{self.plan.unit}{line}" if line else line for line in body)
         made = f"{dataset} = {prefix}.data.Dataset.from_generator({arguments}).prefetch(2)\n"
         if len(made) + self.anchor.col_offset > WIDTH:
-            made = f"{dataset} = {prefix}.data.Dataset.from_generator(\n    {arguments}\n).prefetch(2)\n"
+            made = f"{dataset} = {prefix}.data.Dataset.from_generator(\n{self.plan.unit}{arguments}\n).prefetch(2)\n"
         if self.plan.drained is None:
             made += f"{names} = {prefix}.data.make_one_shot_iterator({dataset}).get_next()"
         else:
@@ -487,14 +503,14 @@ class _Rewriter:
                 new = edit.text
             first, last = source.span(run.call if isinstance(edit, DropKeyword) else edit.node)
             text = text[: first - start] + new + text[last - start :]
-        gone = set(self.plan.removed)
+        gone, unit = set(self.plan.removed), self.plan.unit
         lines = [f"{source.snippet(run.call.func.value)}.run({self._iterator}.initializer)", "while True:"]  # type: ignore[attr-defined]
         above: list[str] = []
         while (line := source.lines[step.lineno - 2 - len(above)].strip()).startswith("#"):
-            above.insert(0, f"    {line}")
-        lines += [*above, "    try:"]
-        lines += [f"        {line}" for line in _dedented(text, step.col_offset)]
-        lines += [f"    except {self._prefix(self.first)}.errors.OutOfRangeError:", "        break"]
+            above.insert(0, f"{unit}{line}")
+        lines += [*above, f"{unit}try:"]
+        lines += [f"{unit}{unit}{line}" for line in _dedented(text, step.col_offset)]
+        lines += [f"{unit}except {self._prefix(self.first)}.errors.OutOfRangeError:", f"{unit}{unit}break"]
         after = step.end_lineno or step.lineno
         behind = [s for s in loop.body if s.lineno > after]
         if behind:
@@ -502,8 +518,8 @@ class _Rewriter:
             taken = {n for s in gone for n in range(s.lineno, (s.end_lineno or s.lineno) + 1)}
             for number in range(after + 1, (loop.end_lineno or after) + 1):
                 if number not in taken:
-                    lines += ["    " + line if line else "" for line in _dedented(source.lines[number - 1], deeper)]
-        return [Insert(loop, "\n".join(lines), after=False), Delete(loop)]
+                    lines += [unit + line if line else "" for line in _dedented(source.lines[number - 1], deeper)]
+        return [Insert(loop, "\n".join(lines), after=False, own_indent=True), Delete(loop)]
 
     def _dict(self, rest: Iterable[tuple[ast.expr | None, ast.expr]]) -> str:
         snippet = self.script.source.snippet

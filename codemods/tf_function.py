@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
-from rewriter.batches import Given, default, given, varies
+from rewriter.batches import Given, array_dtype, default, given, varies
+from rewriter.changes import holds_variables, setattr_name
 from rewriter.codemod import Finding, Fix, Refusal, codemod
 from rewriter.edits import Decorate, Edit, Wrap
 from rewriter.lifting import Lift, free_name
@@ -184,8 +185,10 @@ def _decorated(script: Script, step: Step) -> Finding:
     tracer.function(script, function, arguments.kinds)
     if tracer.hazards:
         return Refusal(function, tracer.hazards[0].reason)
-    if reason := _objects(tracer, arguments) or _flags(script, step, function, arguments) or _trainable(script, tracer):
+    if reason := _objects(tracer, arguments) or _flags(script, step, function, arguments) or _settings(script, tracer):
         return Refusal(function, reason)
+    if tracer.open_shape:
+        return Refusal(function, tracer.open_shape)
     options = ""
     if arguments.varying:
         if tracer.shapes:
@@ -318,7 +321,17 @@ def _kind(g: Given) -> Kind:
     return {"tensor": TENSOR, "constant": PYTHON, "list": LIST, "object": OBJECT}[g.kind]
 
 
-_PRECISIONS = re.compile(r"float64|float16|set_floatx|mixed_precision")
+_PRECISIONS = re.compile(r"float64|float16|double|half|set_floatx|mixed_precision")
+
+
+def _mixes_precisions(script: Script) -> bool:
+    """Does the file compute with anything but float32, so that a number may become another type than that?"""
+    made = script.calls_to("tensorflow.Variable", "tensorflow.constant", "tensorflow.convert_to_tensor")
+    return bool(_PRECISIONS.search(script.source.text)) or any(
+        array_dtype(script, c.args[0]) == "float64" and any(v.kind == "array" for v in script.values(c.args[0]))
+        for c in made
+        if c.args and script.argument(c, "dtype") is None
+    )
 
 
 def _number(
@@ -346,7 +359,7 @@ def _number(
         found.reason = reason
     elif "int" in kinds and not all(_is_cast(script, m) for m in loads):
         found.reason = f"{reason}; as a tensor, an integer computes in another type"
-    elif _PRECISIONS.search(script.source.text):
+    elif _mixes_precisions(script):
         found.reason = f"{reason}; which type it must have as a tensor is not known"
     else:
         found.kinds[name] = TENSOR
@@ -390,23 +403,45 @@ def _flags(script: Script, step: Step, function: ast.FunctionDef, arguments: _Ar
     return ""
 
 
-def _trainable(script: Script, tracer: Tracer) -> str:
-    """A layer that is frozen or thawed after the first call: the graph does not notice."""
+#: Settings of layers, optimizers and losses that are plain Python: a graph keeps what they were.
+_SETTINGS = frozenset(
+    "momentum nesterov beta_1 beta_2 rho epsilon amsgrad centered clipnorm clipvalue global_clipnorm weight_decay "
+    "ema_momentum use_ema rate stddev dropout recurrent_dropout activation noise_shape kernel_regularizer "
+    "bias_regularizer activity_regularizer kernel_constraint bias_constraint from_logits label_smoothing reduction "
+    "gamma alpha negative_slope supports_masking stateful return_sequences axis padding strides".split()
+)
+#: What may be set at any time: a variable, or nothing that a step reads.
+_FREE = frozenset("learning_rate lr iterations stop_training history optimizer loss name _name".split())
+_CONFIGURED = _BUILT | {"loss", "schedule"}
+
+
+def _settings(script: Script, tracer: Tracer) -> str:
+    """A layer that is frozen, a rate of dropout that is set, or a model that grows: a traced step does not notice."""
     for other in list(script.project.scripts.values()):
-        places: list[ast.AST] = [
-            a for a in other.all(ast.Attribute) if a.attr == "trainable" and not isinstance(a.ctx, ast.Load)
-        ]
-        places += [
-            c
-            for c in other.calls
-            if isinstance(c.func, ast.Name)
-            and c.func.id == "setattr"
-            and any(isinstance(x, ast.Constant) and x.value == "trainable" for x in c.args)
-        ]
-        for place in places:
-            if not tracer.is_fixed(other, place):
-                return f"`trainable` is set ({other.at(place)}) after the step was traced: it would have no effect"
+        for place, owner, attr in _sets(other):
+            made = [v for v in other.values(owner) if v.kind in _CONFIGURED]
+            library = any(v.cls is None for v in made) and attr not in _FREE
+            own = isinstance(owner, ast.Name) and owner.id == "self"
+            if attr == "trainable" or (not own and (library or attr in _SETTINGS)):
+                if not tracer.is_fixed(other, place):
+                    return f"`{attr}` is set ({other.at(place)}) after the step was traced: it would have no effect"
+        for call in other.calls:
+            if not isinstance(call.func, ast.Attribute) or call.func.attr not in ("add", "pop"):
+                continue
+            if any(v.kind == "model" for v in other.values(call.func.value)) and not tracer.is_fixed(other, call):
+                shown = other.text(call.func)
+                return f"`{shown}` ({other.at(call)}) changes the model after the step was traced: it has no effect"
     return ""
+
+
+def _sets(script: Script) -> Iterator[tuple[ast.AST, ast.expr, str]]:
+    """What sets an attribute: the place, the object and the attribute."""
+    for node in script.all(ast.Attribute):
+        if not isinstance(node.ctx, ast.Load):
+            yield node, node.value, node.attr
+    for call in script.calls:
+        if name := setattr_name(script, call):
+            yield call, call.args[0], name
 
 
 # -- a step that stands in the loop -------------------------------------------------------------------------
@@ -502,7 +537,7 @@ def _lift(
                 return Refusal(
                     node, f"it computes with {where}, a Python number that changes from round to round"
                 ), False
-            if _PRECISIONS.search(script.source.text):
+            if _mixes_precisions(script):
                 return Refusal(node, f"which type {where} must have as a tensor is not known"), False
             kinds[name] = TENSOR
             converted[name] = f"{{tensorflow.constant}}({name})"
@@ -517,7 +552,11 @@ def _lift(
     for name in lift.outputs:
         if after.get(name) not in (TENSOR, FLOATS, RAW, LIST):
             return Refusal(node, f"`{name}` is read behind the step and is not surely a tensor"), False
-    if reason := _trainable(script, tracer):
+        if any(holds_variables(script, b.value) for b in lift.bindings(name)):
+            return Refusal(node, f"`{name}` is read behind the step and holds variables: a graph returns values"), False
+    if lift.unsure:
+        return Refusal(node, f"`{lift.unsure[0]}` is read behind the step, which may leave it without a value"), False
+    if reason := _settings(script, tracer) or tracer.open_shape:
         return Refusal(node, reason), False
     options = ""
     if varying:

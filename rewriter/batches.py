@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 from .pipelines import stages
 from .scopes import FUNCTIONS, Binding
 from .script import Script, own_nodes
-from .values import Value
+from .values import Value, is_drawing
 
 #: "tensor": also a nest of tensors. "array": see `dtype`. "constant": a Python value, see `literal`.
 #: "int", "float": Python numbers that differ from call to call. "list": of tensors. "object": a model, a function.
@@ -37,6 +37,8 @@ class Given:
 _TENSOR, _UNKNOWN = Given("tensor"), Given("unknown")
 _UNSEEN_ARRAY = Given("array")
 _DEEP = 30
+#: Of so many whole numbers each may have a trace of its own.
+_FEW = 4
 _TRACKERS = ("tqdm", "trange", "Progbar", "track", "progress_bar", "prefetch")
 
 
@@ -99,7 +101,7 @@ def _of_value(script: Script, v: Value, node: ast.expr, way: Way) -> Iterator[Gi
             yield Given("constant", literal=v.literal)
         case "tensor":
             yield _TENSOR
-        case "array":
+        case "array" if not is_drawing(v):
             yield Given("array", array_dtype(script, node, (*way, None)))
         case "sequence":
             kinds = {g.kind for item in v.items for x in item for g in _of_value(script, x, node, (*way, None))}
@@ -343,8 +345,10 @@ def element(script: Script, node: ast.expr, path: tuple[int, ...], way: Way = ()
         yield from element(script, node.left, path, (*way, None))
         return
     if isinstance(node, ast.List | ast.Tuple):
-        for part in node.elts:
-            yield from _part(script, part, path, way)
+        found = [g for part in node.elts for g in _part(script, part, path, way)]
+        numbers = {g.kind for g in map(_number, found)}
+        changes = "float" in numbers or len(found) > _FEW
+        yield from map(_number, found) if changes and len(found) > 1 and numbers <= {"int", "float"} else found
         return
     if isinstance(node, ast.ListComp | ast.GeneratorExp):
         yield from _part(script, node.elt, path, way)

@@ -373,7 +373,7 @@ def tune(
     if output.exists() and output.samefile(script):
         raise typer.BadParameter("would overwrite the script: name another file", param_hint="-o")
     interpreter = runner.interpreter(python)
-    asked = _asked(level, select, ignore, amp_dtype, None)
+    asked = _asked(level, select, ignore, amp_dtype, None, "none")
     level = _level(level, script)
 
     def rewrite_with(names: tuple[str, ...] | None) -> tuple[bytes, tuple[str, ...]]:
@@ -413,7 +413,8 @@ def _must_train_the_same(
         raise typer.BadParameter("name the script that trains first, then the files it needs", param_hint="--validate")
     script, args = absolute(path), tuple(shlex.split(script_args))
     files = {absolute(one.path): one.after for one in reports if one.status == "changed"}
-    conditions = Conditions(runner.interpreter(python), budget)
+    several = any(change.codemod == "horovod" for one in reports for change in one.applied)
+    conditions = Conditions(runner.interpreter(python), budget, ranks=2 if several else 1)
     with runner.told():
         result = runner.run(Script(script, args), Script(script, args, files), conditions, level=level)
         runner.show(result, stderr=True)

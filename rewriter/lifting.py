@@ -58,7 +58,7 @@ class Lift:
         for load in sorted(loads, key=lambda n: (n.lineno, n.col_offset)):
             for binding in self._bindings(load):
                 inside = binding.node in self.nodes
-                carried = inside and _place(binding.node) >= _place(load)
+                carried = inside and self._is_bound_behind(binding.node, load)
                 if self._is_inner(binding.node, load):
                     continue
                 if carried and self._is_given_before(load):
@@ -74,6 +74,15 @@ class Lift:
                         if b.node in self.in_loop or b is binding
                     )
         return {name: found[name] for name in sorted(found, key=lambda n: place[n])}
+
+    def _is_bound_behind(self, node: ast.AST, load: ast.Name) -> bool:
+        """Is a name bound only when this load of it is done: `h = cell(x, h)`?"""
+        owner = self.script.parents.get(node)
+        if not isinstance(owner, ast.NamedExpr):
+            owner = self.script.statement(node)
+        if isinstance(owner, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.NamedExpr):
+            return _place(node) >= _place(load) or load in ast.walk(owner)
+        return _place(node) >= _place(load)
 
     @property
     def _augmented(self) -> list[ast.Name]:
@@ -114,10 +123,29 @@ class Lift:
         names = self.script.names
         found = []
         for name in self.bound:
-            bindings = [b for b in self._owned(name) if b.node in self.nodes]
-            read = any(load not in self.nodes for b in bindings for load in names.loads(b))
+            read = any(load not in self.nodes for b in self.bindings(name) for load in names.loads(b))
             if read or (name in self.inputs and name in self.carried):
                 found.append(name)
+        return found
+
+    def bindings(self, name: str) -> list[Binding]:
+        """Where the statements give a name its values."""
+        return [b for b in self._owned(name) if b.node in self.nodes]
+
+    @property
+    def unsure(self) -> list[str]:
+        """Outputs that the statements may leave without a value."""
+        return [n for n in self.outputs if n not in self.inputs and not _binds(self.script, self.statements, n)]
+
+    @cached_property
+    def _deletions(self) -> list[ast.Delete]:
+        """`del tape` behind the statements, of names that are theirs alone."""
+        found = []
+        for node in self.script.all(ast.Delete):
+            names = [t.id for t in node.targets if isinstance(t, ast.Name)]
+            if node not in self.nodes and any(n in self.bound and n not in self.outputs for n in names):
+                if self.script.names.scope_of(node) is self.script.names.scope_of(self.statements[0]):
+                    found.append(node)
         return found
 
     def _owned(self, name: str) -> list[Binding]:
@@ -141,6 +169,15 @@ class Lift:
         behind = lines[(last.end_lineno or 0) - 1].encode()[last.end_col_offset :].decode().strip()
         if behind and not behind.startswith("#"):
             return f"the step ends within a line ({script.at(last)})"
+        for deletion in self._deletions:
+            names = [t.id if isinstance(t, ast.Name) else "" for t in deletion.targets]
+            alone = all(n in self.bound and n not in self.outputs and n not in self.inputs for n in names)
+            if not alone or self.script.parents[deletion] is not self.script.parents[first]:
+                return f"`{script.text(deletion)}` ({script.at(deletion)}) deletes what belongs to the step"
+        for call in script.calls:
+            if script.called(call) in ("builtins.locals", "builtins.vars", "builtins.exec") and len(call.args) < 2:
+                if script.function_of(call) is script.function_of(first) and (call.func.id != "vars" or not call.args):  # type: ignore[attr-defined]
+                    return f"`{script.text(call)}` ({script.at(call)}) may need the step's names"
         if any(line.rstrip("\r\n").endswith("\\") for line in self._lines):
             return f"a line of the step goes on behind a backslash ({script.at(first)})"
         try:
@@ -203,7 +240,7 @@ class Lift:
                 own_indent=True,
             ),
             Insert(self.statements[0], self.call(name, arguments), after=False),
-            *(Delete(s) for s in self.statements),
+            *(Delete(s) for s in (*self.statements, *self._deletions)),
         ]
 
     @property
@@ -255,6 +292,30 @@ def _own(node: ast.AST) -> list[ast.AST]:
             continue
         todo = [*ast.iter_child_nodes(current), *todo]
     return found
+
+
+def _binds(script: Script, statements: Sequence[ast.stmt], name: str) -> bool:
+    """Do statements surely give a name a value? A loop is taken to run at least once."""
+    for statement in statements:
+        match statement:
+            case ast.If():
+                known = script.constant(statement.test)
+                ways = [statement.body, statement.orelse] if known is None else [statement.body, statement.orelse][not known :][:1]
+                if all(_binds(script, way, name) for way in ways):
+                    return True
+            case ast.With() | ast.For():
+                targets = [i.optional_vars for i in statement.items] if isinstance(statement, ast.With) else [statement.target]
+                held = {n.id for t in targets if t is not None for n in ast.walk(t) if isinstance(n, ast.Name)}
+                if name in held or _binds(script, statement.body, name):
+                    return True
+            case ast.Try() | ast.While():
+                pass
+            case _:
+                for node in _own(statement):
+                    if getattr(node, "name", getattr(node, "id", "")) == name:
+                        if not isinstance(getattr(node, "ctx", None), ast.Load | ast.Del):
+                            return True
+    return False
 
 
 def _certain(statement: ast.stmt) -> list[ast.AST]:

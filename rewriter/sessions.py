@@ -222,7 +222,9 @@ class _Mover:
     def _indentation(self) -> str:
         """One level of it, as the file has it."""
         lines, body = self.script.source.lines, self.outer.body  # type: ignore[attr-defined]
-        here, inside = (line[: len(line) - len(line.lstrip())] for line in (lines[self.outer.lineno - 1], lines[body[0].lineno - 1]))
+        here, inside = (
+            line[: len(line) - len(line.lstrip())] for line in (lines[self.outer.lineno - 1], lines[body[0].lineno - 1])
+        )
         return inside[len(here) :] or "    "
 
     def _facts(self, statement: ast.stmt) -> Facts:

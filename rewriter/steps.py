@@ -216,7 +216,9 @@ def call_sites(script: Script, function: Function) -> tuple[list[CallSite], list
     """Every call of a function in the project, and its mentions that are no calls."""
     sites: list[CallSite] = []
     uses: list[tuple[Script, ast.expr]] = []
-    method = isinstance(script.parents.get(function), ast.ClassDef)
+    decorators = {script.symbol(d) for d in function.decorator_list}
+    method = isinstance(script.parents.get(function), ast.ClassDef) and "builtins.staticmethod" not in decorators
+    of_class = method and "builtins.classmethod" in decorators
     for other in list(script.project.scripts.values()):
         for name in [m for alias in other.aliases(function.name) for m in other.mentions(alias)]:
             found = [v for v in other.values(name) if v.node is function]
@@ -224,7 +226,7 @@ def call_sites(script: Script, function: Function) -> tuple[list[CallSite], list
                 continue
             parent = other.parents.get(name)
             if isinstance(parent, ast.Call) and parent.func is name:
-                bound = method and any(v.kind == "method" for v in found)
+                bound = method and (of_class or any(v.kind == "method" for v in found))
                 sites.append(CallSite(other, parent, int(bound)))
             else:
                 uses.append((other, name))

@@ -20,11 +20,12 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from . import catalog
+from .changes import CHANGES, changes, global_stores, is_new, stores
 from .models import elements, structure
 from .order import runs_before
 from .scopes import FUNCTIONS
 from .script import Script
-from .values import Value, Values, is_property
+from .values import Value, Values, is_drawing, is_property
 
 Kind: TypeAlias = str
 TENSOR: Kind = "tensor"  # has no value while it is traced; also a nest of tensors
@@ -77,13 +78,8 @@ _ENDS_OF_TENSORS = frozenset("numpy item tolist eval __float__ __int__".split())
 _ARRAY_METHODS = frozenset(
     "astype reshape mean sum max min flatten ravel copy transpose squeeze T argmax argmin std var clip dot size".split()
 )
-_CHANGES = frozenset(
-    "append extend insert add update pop popitem remove clear setdefault write put put_nowait writerow sort reverse "
-    "appendleft writelines send push discard fill shuffle".split()
-)
-_READS = frozenset(
-    "items values keys get copy index count format join split lower upper strip replace startswith".split()
-)
+_READS = frozenset("items values keys get copy index count most_common __getitem__ __len__ __contains__".split())
+_TEXT_METHODS = frozenset(m for m in dir(str) if not m.startswith("_"))
 _MODEL_METHODS = frozenset(
     "call __call__ get_layer compute_output_shape reset_states reset_state count_params compute_mask get_config "
     "from_config add_loss losses".split()
@@ -139,6 +135,8 @@ class Tracer:
         self.first, self.fresh = list(first), list(fresh)
         self.hazards: list[Hazard] = []
         self.shapes: list[tuple[Script, ast.AST]] = []
+        self.derived: list[tuple[Script, ast.AST]] = []  # of these, the ones that are not those of a parameter
+        self.dynamic: list[tuple[Script, ast.AST]] = []  # what gives a tensor whose shape depends on values
         self._results: dict[tuple[ast.AST, tuple[tuple[str, Kind], ...]], Kind] = {}
         self._active: list[ast.AST] = []
         self._layers: set[object] = set()
@@ -166,8 +164,21 @@ class Tracer:
         """Walk statements that stand in a loop; what the names are after them."""
         frame = _Frame(self, script, dict(kinds), None)
         frame.bound = _bound_in(script, statements)
+        frame.inside = {n for s in statements for n in ast.walk(s)}
         frame.block(statements)
         return frame.env
+
+    @property
+    def open_shape(self) -> str:
+        """Why a static shape that is read may be unknown in a graph, which an eager tensor always has."""
+        if not self.dynamic or not self.derived:
+            return ""
+        (script, node), (other, made) = self.derived[0], self.dynamic[0]
+        made_by = other.text(made.func if isinstance(made, ast.Call) else made)
+        return (
+            f"it reads a static shape ({script.at(node)}), which a graph may not know: that of `{made_by}` "
+            f"({other.at(made)}) depends on values"
+        )
 
     def is_fixed(self, script: Script, node: ast.AST) -> bool:
         """Does the code at a node run only before the step is first called, or only after its last call?"""
@@ -183,6 +194,7 @@ class _Frame:
         self.tracer, self.script, self.env, self.node = tracer, script, env, function
         self.given = frozenset(env)
         self.bound: set[str] = set()
+        self.inside: set[ast.AST] = set()  # the nodes of statements that are no function
         self.returns: list[Kind] = []
 
     # -- functions and statements ---------------------------------------------------------------------------
@@ -231,6 +243,8 @@ class _Frame:
                 kind = self.expr(node.value)
                 if isinstance(node.target, ast.Name):
                     before = self.env.get(node.target.id, UNKNOWN)
+                    if before in (LIST, ARRAY) and not self.is_own(node.target):
+                        self.once(node, f"changes `{node.target.id}`")
                     self.env[node.target.id] = self.mixed(node, before, kind)
                 else:
                     self.assign(node.target, kind, node.value)
@@ -357,8 +371,15 @@ class _Frame:
                     self.hazard(target, f"a tensor is a key ({self.script.at(target)})")
 
     def is_own(self, node: ast.expr) -> bool:
-        """A container that was made here: a local name that is not a parameter."""
-        return isinstance(node, ast.Name) and node.id in self.bound - self.given and node.id in self.env
+        """A container that was made here: a local name for something new, no second name for what is outside."""
+        if not isinstance(node, ast.Name) or node.id not in self.bound - self.given or node.id not in self.env:
+            return False
+        found = self.script.names.scope_of(node).lookup(node.id)
+        return all(
+            is_new(self.script, b.part or b.value)
+            for b in (found[1] if found else ())
+            if b.kind != "augment" and (self.node is not None or b.node in self.inside)
+        )
 
     def is_outer(self, node: ast.expr) -> bool:
         """A Python container from outside."""
@@ -566,8 +587,17 @@ class _Frame:
                     anew=all(v.kind in _MADE or _is_variable(v) for v in values),
                 )
                 return kind
+        if found and found[0] is script.names.module and kind != TENSOR:
+            for other, place in global_stores(script, node.id):
+                if not self.tracer.is_fixed(other, place):
+                    self.hazard(
+                        node,
+                        f"it reads `{node.id}` ({script.at(node)}), which may be given another value "
+                        f"({other.at(place)}): the step would keep the first one",
+                    )
+                    return kind
         if kind != TENSOR and not _is_code(values):
-            self.unchanged(node, node.id)
+            self.unchanged(node)
         if any(v.kind == "array" and ("load" in v.name or (v.length or 0) > MOST_ROWS) for v in values):
             self.hazard(
                 node,
@@ -578,21 +608,16 @@ class _Frame:
     def _is_comprehension(self, node: ast.AST) -> bool:
         return any(isinstance(p, ast.comprehension) for p in self.script.enclosing(node, ast.comprehension))
 
-    def unchanged(self, node: ast.expr, name: str) -> None:
+    def unchanged(self, node: ast.expr) -> None:
         """A container that is read must not be changed once the step was traced."""
-        for other in list(self.script.project.scripts.values()):
-            for mention in other.mentions(name):
-                if type(mention) is not type(node):
-                    continue
-                parent = other.parents.get(mention)
-                changes = _is_changed(other, mention, parent)
-                if changes and not self.tracer.is_fixed(other, mention):
-                    self.hazard(
-                        node,
-                        f"it reads `{self.script.text(node)}` ({self.script.at(node)}), which is changed later "
-                        f"({other.at(mention)}): the step would keep what it was",
-                    )
-                    return
+        for other, place in changes(self.script, node):
+            if not self.tracer.is_fixed(other, place):
+                self.hazard(
+                    node,
+                    f"it reads `{self.script.text(node)}` ({self.script.at(node)}), which is changed later "
+                    f"({other.at(place)}): the step would keep what it was",
+                )
+                return
 
     def attribute(self, node: ast.Attribute) -> Kind:
         base = self.expr(node.value)
@@ -603,7 +628,7 @@ class _Frame:
                 )
             if node.attr in _STATIC:
                 if node.attr == "shape":
-                    self.tracer.shapes.append((self.script, node))
+                    self.static(node, node.value)
                 return PYTHON
             return TENSOR
         if base == TAPE:
@@ -629,8 +654,19 @@ class _Frame:
         if not any(isinstance(v.node, FUNCTIONS) and v.kind in ("method", "function") for v in values):
             self.attribute_stays(node)
             if kind != TENSOR and not _is_code(values):
-                self.unchanged(node, node.attr)
+                self.unchanged(node)
         return kind
+
+    def static(self, node: ast.expr, tensor: ast.expr) -> None:
+        """The static shape of a tensor is read."""
+        self.tracer.shapes.append((self.script, node))
+        bindings = self.script.names.reaching(tensor) if isinstance(tensor, ast.Name) else ()
+        if self.node is None:
+            handed = bool(bindings) and all(b.node not in self.inside for b in bindings)
+        else:
+            handed = self.tracer._active[:1] == [self.node] and {b.kind for b in bindings} == {"parameter"}
+        if not handed:
+            self.tracer.derived.append((self.script, node))
 
     def of_property(self, node: ast.Attribute, values: Values) -> Kind | None:
         for owner in self.script.values(node.value):
@@ -644,29 +680,28 @@ class _Frame:
     def attribute_stays(self, node: ast.Attribute) -> None:
         own = isinstance(node.value, ast.Name) and node.value.id == "self"
         mine = self._class_of(self.script, node) if own else None
-        for other in list(self.script.project.scripts.values()):
-            for store in other.all(ast.Attribute):
-                if store.attr != node.attr or isinstance(store.ctx, ast.Load):
-                    continue
-                theirs = isinstance(store.value, ast.Name) and store.value.id == "self"
-                if own and theirs and mine is not self._class_of(other, store) and not self._kin(mine, other, store):
-                    continue
-                function = other.function_of(store)
-                if theirs and getattr(function, "name", "") in (
-                    "__init__",
-                    "build",
-                    "__post_init__",
-                    "set_up",
-                    "_build",
-                ):
-                    continue
-                if not self.tracer.is_fixed(other, store):
-                    self.hazard(
-                        node,
-                        f"it reads `{self.script.text(node)}` ({self.script.at(node)}), which is given another value "
-                        f"({other.at(store)}): the step would keep the first one",
-                    )
-                    return
+        for other, store, owner in stores(self.script.project, node.attr):
+            theirs = isinstance(owner, ast.Name) and owner.id == "self"
+            if self.script.symbol(node) and getattr(store, "attr", "") != node.attr:
+                continue  # any attribute of some object, and this is of a library's module
+            if own and theirs and mine is not self._class_of(other, store) and not self._kin(mine, other, store):
+                continue
+            function = other.function_of(store)
+            if theirs and getattr(function, "name", "") in (
+                "__init__",
+                "build",
+                "__post_init__",
+                "set_up",
+                "_build",
+            ):
+                continue
+            if not self.tracer.is_fixed(other, store):
+                self.hazard(
+                    node,
+                    f"it reads `{self.script.text(node)}` ({self.script.at(node)}), which is given another value "
+                    f"({other.at(store)}): the step would keep the first one",
+                )
+                return
 
     @staticmethod
     def _class_of(script: Script, node: ast.AST) -> ast.ClassDef | None:
@@ -698,7 +733,7 @@ class _Frame:
     def call(self, node: ast.Call) -> Kind:
         script = self.script
         if isinstance(node.func, ast.Attribute):
-            if node.func.attr in _CHANGES and self.is_outer(node.func.value):
+            if node.func.attr in CHANGES and self.is_outer(node.func.value):
                 self.once(node, f"changes `{script.text(node.func.value)}`")
                 return PYTHON
             if (found := self.method_of_local(node, node.func)) is not None:
@@ -751,17 +786,17 @@ class _Frame:
             if name in _ENDS_OF_TENSORS:
                 self.hazard(node, f"`.{name}()` needs the value of a tensor ({at})")
                 return UNKNOWN
-            if kind in (RAW, FLOATS) and name in _ARRAY_METHODS:
+            if kind in (RAW, FLOATS):
                 self.hazard(node, f"`.{name}()` ({at}) is a method of NumPy arrays, not of tensors")
             if name in ("get_shape", "shape"):
-                self.tracer.shapes.append((script, node))
+                self.static(node, receiver)
                 return PYTHON
-            if name in _CHANGES - {"add", "write"} and RAW not in arguments:
+            if name in CHANGES - {"add", "write"} and RAW not in arguments:
                 self.once(node, f"changes `{script.text(receiver)}`")
             return PYTHON if name in ("as_list", "set_shape") else TENSOR
-        if local and kind in (LIST, PYTHON) and name in _CHANGES | _READS:
+        if local and kind in (LIST, PYTHON) and name in CHANGES | _READS | _TEXT_METHODS:
             kinds = [self.expr(a) for a in [*node.args, *(k.value for k in node.keywords)]]
-            if name in _CHANGES:
+            if name in CHANGES:
                 if not self.is_own(receiver):
                     self.once(node, f"changes `{script.text(receiver)}`")
                 elif isinstance(receiver, ast.Name) and any(k != PYTHON for k in kinds):
@@ -772,7 +807,7 @@ class _Frame:
                 self.written(node, [self.expr(a) for a in [*node.args, *(k.value for k in node.keywords)]])
             for a in [*node.args, *(k.value for k in node.keywords)]:
                 self.expr(a)
-            if name in ("as_list", "get", "index", "count", *_READS):
+            if name == "as_list" or name in _READS | _TEXT_METHODS:
                 return PYTHON
         return None
 
@@ -981,7 +1016,7 @@ class _Frame:
         if base is not None and base.name.startswith("tensorflow.distribute."):
             return self.strategy(name, node)
         if kind == "tensor":
-            if _VARIABLE_METHODS.fullmatch(name) or name not in _CHANGES:
+            if _VARIABLE_METHODS.fullmatch(name) or name not in CHANGES:
                 return TENSOR
             self.once(node, f"changes `{script.text(node.func)}`")
             return TENSOR
@@ -990,17 +1025,22 @@ class _Frame:
         receiver = node.func.value if isinstance(node.func, ast.Attribute) else node.func
         if name == "format":
             self.written(node, kinds)
-        if name in _CHANGES:
+        if name in CHANGES:
             self.once(node, f"changes `{script.text(receiver)}`")
             return PYTHON
         if base is not None and base.name.split(".")[0] in _TENSOR_LIBRARIES:
             return TENSOR
         if name in _LISTS:
             return LIST
-        if kind in ("sequence", "mapping", "constant") or (
-            kind == "object" and base is not None and base.name == "str"
-        ):
-            return PYTHON if name in _READS and all(k == PYTHON for k in kinds) else LIST
+        if kind == "constant" or (kind == "object" and base is not None and base.name == "str"):
+            return PYTHON if all(k == PYTHON for k in kinds) else LIST
+        if kind in ("sequence", "mapping"):
+            if name not in _READS | _TEXT_METHODS:
+                self.hazard(node, f"what {shown} does is not seen")
+            return LIST
+        if base is not None and is_drawing(base):
+            self.hazard(node, f"{shown} would draw once, while the step is traced")
+            return ARRAY
         if kind == "array":
             if any(k in _TENSORS for k in kinds):
                 self.hazard(node, f"a NumPy method gets a tensor: {shown}")
@@ -1109,7 +1149,7 @@ class _Frame:
             self.hazard(node, f"`{name}()` may need the value of a tensor ({at})")
         if name == "len":
             if tensors:
-                self.tracer.shapes.append((self.script, node))
+                self.static(node, node.args[0])
             return PYTHON
         if name == "isinstance" and tensors and len(node.args) > 1:
             asked = node.args[1].elts if isinstance(node.args[1], ast.Tuple) else [node.args[1]]
@@ -1167,6 +1207,9 @@ class _Frame:
             return TAPE
         if name in ("is_tensor", "TensorShape", "as_dtype", "TensorSpec", "get_static_value", "no_gradient"):
             return PYTHON
+        sized = _SIZED.match(name) and TENSOR in kinds[int(name in _FIRST_IS_DATA) :]
+        if sized or (_DYNAMIC.match(name) and not (name == "where" and len(kinds) > 1)):
+            self.tracer.dynamic.append((script, node))
         if RAW in kinds and not _TAKES_ARRAYS.match(name):
             self.hazard(node, f"{_RAW} ({at})")
         if _TAKES_FUNCTIONS.search(name):
@@ -1216,6 +1259,18 @@ class _Frame:
         return UNKNOWN
 
 
+#: Operations whose result has a shape that depends on values.
+_DYNAMIC = re.compile(
+    r"(boolean_mask|where|unique\w*|dynamic_partition|ragged\.\w+|RaggedTensor\.\w+|sparse\.\w+|strings\.\w*split\w*"
+    r"|image\.(non_max_suppression\w*|decode\w*)|io\.decode_\w+|nn\.ctc\w*|(math\.)?bincount|compat\.v1\.where"
+    r"|(compat\.v1\.)?setdiff1d|sets\.\w+|sequence_mask)$"
+)
+#: Operations that get the size of their result, which may be a tensor.
+_SIZED = re.compile(
+    r"(range|repeat|tile|slice|pad|fill|zeros|ones|reshape|broadcast_to|one_hot|eye|linspace|random\.\w+"
+    r"|image\.(resize\w*|crop\w*|pad\w*)|(nn|math)\.top_k)$"
+)
+_FIRST_IS_DATA = frozenset("repeat tile slice pad reshape broadcast_to one_hot nn.top_k math.top_k".split())
 _MADE = frozenset("model layer optimizer metric loss schedule".split())
 _RAW = "it computes with a NumPy array of another type than float32, or one that is not known"
 _SAME_TYPE = frozenset(
@@ -1256,18 +1311,6 @@ def _kind(value: Value) -> Kind:
         case "parameter" | "unknown":
             return UNKNOWN
     return OBJECT
-
-
-def _is_changed(script: Script, mention: ast.expr, parent: ast.AST | None) -> bool:
-    """Is a container or an array changed in place here: `x.append(1)`, `x[0] = 1`, `np.random.shuffle(x)`?"""
-    match parent:
-        case ast.Attribute(attr=attr) if attr in _CHANGES and isinstance(script.parents.get(parent), ast.Call):
-            return not any(v.kind in ("model", "layer", "optimizer", "metric") for v in script.values(mention))
-        case ast.Subscript(value=value) if value is mention:
-            return not isinstance(parent.ctx, ast.Load)
-        case ast.Call(func=ast.Attribute(attr="shuffle")):
-            return any(a is mention for a in parent.args)
-    return False
 
 
 def _is_read(node: ast.expr) -> bool:

@@ -97,6 +97,11 @@ _NUMPY_DRAWS = frozenset({"numpy.random.RandomState", "numpy.random.default_rng"
 _CHANGES = frozenset("append extend insert pop remove clear".split())
 
 
+def is_drawing(value: Value) -> bool:
+    """A generator of random numbers of NumPy's."""
+    return value.kind == "array" and value.name in _NUMPY_DRAWS
+
+
 class Evaluator:
     """Evaluates the expressions of one script; other scripts of the project are asked for what is imported."""
 

@@ -93,8 +93,10 @@ CORRECT = {
     "35": Correct(("prefetch",), text=".prefetch(tf.data.experimental.AUTOTUNE)"),
     "37": Correct(),
     "38": Correct(result=close(0.1)),
-    # batches that are slices cost nothing to feed; where one asks for it by name they are converted (test_sessions)
-    **dict.fromkeys("40 41 43 44".split(), Correct(refused={"feed-dict": "slices of arrays"})),
+    "40": Correct(refused={"feed-dict": "two `run` calls"}),
+    "41": Correct(("feed-dict",), text="placeholder_with_default"),
+    "43": Correct(refused={"feed-dict": "does not train"}),
+    "44": Correct(("feed-dict",), text="from_generator"),
     "46": Correct(refused={"tf-function": "global `seen`"}),
     "47": Correct(refused={"tf-function": ".numpy()"}),
     "49": Correct(("tf-function",), result=anything, text="step(x, y, tf.constant(1.0 + 0.01 * i))"),

@@ -75,6 +75,33 @@ def _verbose(conversion: Conversion, site: Site) -> None:
         conversion.add(Wrap(expr, f"{operand(expr)} if {rank_0} else 0"))
 
 
+def numbers_of_history(conversion: Conversion) -> None:
+    """Metrics that are averaged over the ranks are NumPy's numbers, which `json` does not write by itself."""
+    for script, call in conversion.program.calls():
+        if script.called(call) not in ("json.dump", "json.dumps") or not call.args:
+            continue
+        settled = any(k.arg in ("default", "cls", None) for k in call.keywords)
+        if not settled and _of_history(script, call.args[0]):
+            conversion.add(SetKeyword(call, "default", "float"))
+
+
+def _of_history(script: Script, expr: ast.expr) -> bool:
+    """Whether something is made of what `fit` returns."""
+    todo: list[ast.AST] = [expr]
+    seen: set[ast.AST] = set()
+    while todo:
+        node = todo.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        for inner in ast.walk(node):
+            if isinstance(inner, ast.Attribute) and inner.attr == "history":
+                return True
+            if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Load):
+                todo += [b.value for b in script.names.reaching(inner) if b.value is not None]
+    return False
+
+
 # -- one callback --------------------------------------------------------------------------------------------
 
 

@@ -28,6 +28,7 @@ class Conversion:
     refusals: list[Refusal] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     parts: set[ast.AST] = field(default_factory=set)  # datasets and loaders that are split where they are made
+    seeds: set[str] = field(default_factory=set)  # statements that seed what orders the data
     _imports: dict[Script, tuple[str, ast.AST]] = field(default_factory=dict)
 
     @property

@@ -7,6 +7,7 @@ import ast
 from rewriter.distribute.sources import Split, draws_in, split_of, unlike_on_ranks
 from rewriter.edits import Chain, Insert, Replace, SetKeyword, Wrap
 from rewriter.script import Script, Site
+from rewriter.spelling import outermost
 from rewriter.training import Run
 from rewriter.values import Value, Values
 
@@ -34,21 +35,41 @@ def split(conversion: Conversion, run: Run) -> None:
 
 
 def same_order(conversion: Conversion) -> None:
-    """Draws that order the data get the same seed on every rank, or stand against it."""
-    for script, call, can_be_seeded in unlike_on_ranks(conversion.program):
-        if can_be_seeded:
+    """Draws that order the data get the same seed on every rank."""
+    for script, call, kind in unlike_on_ranks(conversion.program):
+        if kind == "random_state":
             conversion.add(SetKeyword(call, "random_state", "0"))
+        elif kind == "generator":
+            conversion.add(Replace(call, f"{ast.unparse(call.func)}(0)"))
         else:
-            conversion.refuse(
-                script,
-                call,
-                f"`{script.text(call.func)}` gives every rank another order: no seed is set",
-                "set a seed first: `np.random.seed(0)`",
-            )
+            name = _module(conversion.script, "numpy" if kind == "numpy" else "random")
+            if name:
+                conversion.seeds.add(f"{name}.random.seed(0)" if kind == "numpy" else f"{name}.seed(0)")
+                conversion.note("a seed is set, for the data to have the same order on every rank")
+                continue
+            reason = f"`{script.text(call.func)}` gives every rank another order: no seed is set"
+            conversion.refuse(script, call, reason, "set a seed first: `np.random.seed(0)`")
+
+
+def _module(script: Script, module: str) -> str:
+    """The name of an imported module of Python or NumPy in a file."""
+    for name, bindings in script.names.module.bindings.items():
+        if all(b.kind == "import" and b.symbol == module for b in bindings):
+            return name
+    return ""
 
 
 #: Arguments that are split, and the names that they get where they have none.
 _NAMES = {"x": "inputs", "y": "targets", "sample_weight": "weights"}
+
+
+def caches(conversion: Conversion) -> None:
+    """Every rank has cache files of its own."""
+    for script in conversion.program.scripts:
+        for call in script.dataset_calls("cache"):
+            name = script.bind(call, "Dataset.cache").get("filename")
+            if name is not None and script.constant(name) != "" and not _is_none(script, name):
+                conversion.add(Wrap(name, f"{operand(name)} + str({conversion.hvd(script, name)}.rank())"))
 
 
 # -- arrays --------------------------------------------------------------------------------------------------
@@ -193,8 +214,10 @@ def _dataset(conversion: Conversion, run: Run) -> None:
         hvd = conversion.hvd(place.script, place.node)
         shard = f"shard({hvd}.size(), {hvd}.rank())"
         conversion.parts.add(place.stage.node if place.stage.node is not None else place.node)
-        if not place.sized:
+        if not place.sized and given and found.endless:
             conversion.add(Chain(place.node, shard))
+        elif not place.sized:
+            conversion.add(Chain(place.node, f"apply({_counted(conversion, place.script, place.node)})"))
         elif place.length:
             conversion.add(Chain(place.node, f"{shard}.take({place.length} // {hvd}.size())"))
         else:
@@ -203,6 +226,29 @@ def _dataset(conversion: Conversion, run: Run) -> None:
             conversion.add(Chain(place.node, equal))
     if steps is not None and given:
         _fewer_steps(conversion, script, steps)
+
+
+def _counted(conversion: Conversion, script: Script, node: ast.expr) -> str:
+    """The name of a function, put above its use, that counts records and gives each rank as many."""
+    hvd = conversion.hvd(script, node)
+    name = conversion.free_name(script, "part_of_rank")
+    first = outermost(script, node, script.tree)
+    text = (
+        f"def {name}(records):\n"
+        '    """The records of this rank: each one is on one rank, and every rank has as many."""\n'
+        "    count = records.reduce({tensorflow.constant}(0, {tensorflow.int64}), lambda n, *_: n + 1)"
+        f" // {hvd}.size()\n"
+        f"    part = records.shard({hvd}.size(), {hvd}.rank()).take(count)\n"
+        "    return part.apply({tensorflow.data.experimental.assert_cardinality}(count))"
+    )
+    done = next((e for e in conversion.edits if isinstance(e, Insert) and e.text == text), None)
+    if done is None:
+        conversion.add(Insert(first, text, after=False, blank_lines=0, below=2))
+        conversion.note("records are counted once, when every rank starts: their number is not known otherwise")
+    elif first.lineno < getattr(done.node, "lineno", 0):
+        conversion.edits.remove(done)
+        conversion.add(Insert(first, text, after=False, blank_lines=0, below=2))
+    return name
 
 
 def _fewer_steps(conversion: Conversion, script: Script, steps: ast.expr) -> None:

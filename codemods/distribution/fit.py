@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rewriter.distribute.optimizers import Optimizer, optimizer_of, rate_of
 from rewriter.distribute.program import Way, unproven_compiles
+from rewriter.distribute.writes import saves_whole_models
 from rewriter.training import FITS, Run, Training, graph_mode, left_behind
 
 from . import callbacks, data, optimizers, rates
@@ -41,6 +42,7 @@ def convert(conversion: Conversion, ways: list[Way]) -> None:
             found.append((training, optimizer))
     runs = list({run.site.call: run for training in trainings for run in training.fits}.values())
     data.same_order(conversion)
+    data.caches(conversion)
     for run in runs:
         data.split(conversion, run)
     if conversion.refusals:
@@ -48,8 +50,11 @@ def convert(conversion: Conversion, ways: list[Way]) -> None:
     scaling = rates.scale(conversion, found)
     for training, optimizer in found:
         optimizers.distribute(conversion, training, optimizer, scaling.by_name.get(optimizer.base.expr, ""))
+        if saves_whole_models(program, ".keras"):
+            optimizers.keep_the_class(conversion, training)
     for run in runs:
         callbacks.together(conversion, run, scaling.warm_ups.get(run.site.call, ""))
+    callbacks.numbers_of_history(conversion)
     _tell(conversion, runs, scaling)
 
 

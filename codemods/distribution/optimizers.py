@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from rewriter.distribute.optimizers import Optimizer, other_uses
-from rewriter.edits import DropKeyword, Replace, Wrap
+from rewriter.edits import DropKeyword, Insert, Replace, Wrap
 from rewriter.script import Script
 from rewriter.training import Training
 
@@ -89,6 +89,26 @@ def _compile_arguments(conversion: Conversion, training: Training) -> None:
             else "`steps_per_execution` is left out: the first weights have to be shared after the first step"
         )
         conversion.note(why)
+
+
+def keep_the_class(conversion: Conversion, training: Training) -> None:
+    """A `.keras` file names the class of its optimizer, which has to be found without Horovod when it is loaded."""
+    site = training.compile
+    statement, func = site.script.statement(site.call), site.call.func
+    model = func.value if isinstance(func, ast.Attribute) else None
+    if not (isinstance(statement, ast.Expr) and statement.value is site.call) or not isinstance(
+        model, ast.Name | ast.Attribute
+    ):
+        conversion.refuse(
+            site.script, site.call, "a `.keras` file of this model could not be loaded", "save it as `.h5`"
+        )
+        return
+    name, optimizer = conversion.free_name(site.script, "wrapped"), f"{ast.unparse(model)}.optimizer"
+    text = (
+        f'{name} = getattr({optimizer}, "inner_optimizer", {optimizer})\n'
+        f"type({name}).__module__ = type({name}).__mro__[1].__module__  # what a .keras file says"
+    )
+    conversion.add(Insert(statement, text))
 
 
 def _is(script: Script, expr: ast.expr, wanted: tuple[object, ...]) -> bool:

@@ -56,7 +56,19 @@ def start(conversion: Conversion) -> None:
         f"if {gpus}:\n"
         f'    {{tensorflow.config.set_visible_devices}}({gpus}[{hvd}.local_rank()], "GPU")'
     )
+    for seed in sorted(conversion.seeds):
+        text += f"\n{seed}  # the order of the data is the same on every rank"
+    if conversion.seeds and not _has_imported(script, place.anchor, conversion.seeds):
+        reason = "what orders the data is imported too late to be seeded here"
+        conversion.refuse(script, place.anchor, reason, "set a seed before the data is shuffled")
     conversion.add(Insert(place.anchor, text, after=place.after, blank_lines=1))
+
+
+def _has_imported(script: Script, anchor: ast.stmt, seeds: set[str]) -> bool:
+    """Whether the modules that are seeded have been imported up to a statement."""
+    modules = script.names.module.bindings
+    names = {seed.partition(".")[0] for seed in seeds}
+    return all(script.statement(modules[name][0].node).lineno <= anchor.lineno for name in names)
 
 
 def _plain(reason: str) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 
 from ..catalog import KERAS_DATASETS
 from ..pipelines import COMBINING, READERS, inputs, nondeterministic, role, routes, stages
@@ -44,6 +45,15 @@ class Place:
     stage: Value
     sized: bool
     length: str = ""
+
+    @property
+    def countable(self) -> bool:
+        """Records of files, which are quickly counted when the program starts."""
+        made = stages(self.stage)
+        read = made[0].name.removeprefix("tensorflow.data.") in READERS.values() or any(
+            _reads_files(s) for s in made if s.name in ("interleave", "flat_map")
+        )
+        return read and all(s.name in ("interleave", "flat_map") for s in made[1:])
 
 
 @dataclass(eq=False)
@@ -93,7 +103,9 @@ def _at_its_stages(program: Program, script: Script, source: ast.expr) -> Split 
         if isinstance(found, Problem):
             return found
         split.places.append(found)
-        split.counted &= elements_of(value).sized is True and found.sized
+        behind = stages(value)[stages(value).index(found.stage) + 1 :] if found.stage in stages(value) else []
+        even = not any(s.name in _RAGGED for s in behind)
+        split.counted &= (elements_of(value).sized is True and found.sized) or (found.countable and even)
         split.endless &= any(s.name == "repeat" and _for_ever(s) for s in stages(value))
     return split
 
@@ -120,6 +132,27 @@ def _at_an_argument(script: Script, source: ast.expr) -> tuple[Place, list[tuple
     if len(values) != 1 or _steady(stages(values[0]), seeds) is not None:
         return None
     return Place(script, given[0], values[0], elements_of(values[0]).sized is True), seeds.seeds
+
+
+def _reads_files(stage: Value) -> bool:
+    """`files.interleave(tf.data.TFRecordDataset)`, also with a function that does that."""
+    script, call = stage.script, stage.node
+    if script is None or not isinstance(call, ast.Call):
+        return False
+    for function in script.values(script.bind(call, f"Dataset.{stage.name}").get("map_func")):
+        if function.name.removeprefix("tensorflow.data.") in READERS.values():
+            continue
+        if function.script is None or not isinstance(function.node, ast.Lambda | ast.FunctionDef):
+            return False
+        body = function.node.body
+        results = function.script.returns(function.node) if isinstance(body, list) else [body]
+        if not results or not all(_is_reader(v) for r in results for v in function.script.values(r)):
+            return False
+    return True
+
+
+def _is_reader(value: Value) -> bool:
+    return value.name.removeprefix("tensorflow.data.") in READERS.values()
 
 
 def _why(value: Value) -> str:
@@ -178,6 +211,8 @@ def _other_use(script: Script, made: tuple[Script, ast.AST]) -> Problem | None:
         elif route.end.kind == "attribute":
             reason = f"`{route.end.name}` is asked of the training data ({route.end.script.at(route.end.call)})"
             return Problem(made[0], made[1], reason)
+        elif purpose == "iteration" and (route.end.name in ("iter", "next") or route.first("take")):
+            continue  # some elements are looked at
         elif purpose is not None:
             reason = (
                 f"the training data is read by something else too: {route.end.name} "
@@ -331,31 +366,40 @@ def draws_in(script: Script, function: ast.expr | None) -> Problem | None:
     return None
 
 
-def unlike_on_ranks(program: Program) -> Iterator[tuple[Script, ast.Call, bool]]:
-    """Draws that order or split the data, unseeded; True: `random_state` can be given to the call."""
-    seeded = any(c for s in program.scripts for c in s.calls_to(*_SEEDS))
+def unlike_on_ranks(program: Program) -> Iterator[tuple[Script, ast.Call, SeedKind]]:
+    """Draws that order or split the data, unseeded, and what can be given a seed: see `SeedKind`."""
+    seeds = {c for name in _SEEDS for s in program.scripts if any(s.calls_to(name)) for c in (name,)}
+    everything = any(name.endswith("set_random_seed") for name in seeds)
     for script, call in program.calls():
         name = script.called(call)
         shuffles = script.argument(call, "shuffle")
         folds = name.endswith(_FOLDS) and shuffles is not None and script.constant(shuffles) is not False
         if name.endswith(_SPLITTERS) or folds:
             state = script.argument(call, "random_state")
-            if not seeded and (state is None or (script.constant(state) is None and isinstance(state, ast.Constant))):
-                yield script, call, not any(k.arg is None for k in call.keywords)
-        elif (not seeded and name in _SHUFFLES) or _own_generator_shuffles(script, call):
-            yield script, call, False
+            open_ = any(k.arg is None for k in call.keywords)
+            given = state is not None and not (isinstance(state, ast.Constant) and state.value is None)
+            if not given and not open_ and not everything and "numpy.random.seed" not in seeds:
+                yield script, call, "random_state"
+        elif name in _SHUFFLES:
+            library: SeedKind = "numpy" if name.startswith("numpy.") else "random"
+            if not everything and f"{'numpy.' if library == 'numpy' else ''}random.seed" not in seeds:
+                yield script, call, library
+        else:
+            for made in _own_generators(script, call):
+                yield made[0], made[1], "generator"
 
 
-def _own_generator_shuffles(script: Script, call: ast.Call) -> bool:
-    """`rng.permutation(n)` of an `rng = np.random.default_rng()` that is given no seed."""
-    if not isinstance(call.func, ast.Attribute) or call.func.attr not in ("shuffle", "permutation", "permuted"):
-        return False
-    return any(
-        v.name in ("numpy.random.RandomState", "numpy.random.default_rng")
-        and isinstance(v.node, ast.Call)
-        and not (v.node.args or v.node.keywords)
-        for v in script.values(call.func.value)
-    )
+#: What is given a seed: the call itself (`random_state`), NumPy, Python's `random`, or the call that makes a generator.
+SeedKind: TypeAlias = Literal["random_state", "numpy", "random", "generator"]
+
+
+def _own_generators(script: Script, call: ast.Call) -> Iterator[tuple[Script, ast.Call]]:
+    """The `np.random.default_rng()`, without a seed, whose `rng.permutation(n)` is called."""
+    if isinstance(call.func, ast.Attribute) and call.func.attr in ("shuffle", "permutation", "permuted"):
+        for v in script.values(call.func.value):
+            own = v.name in ("numpy.random.RandomState", "numpy.random.default_rng")
+            if own and v.script is not None and isinstance(v.node, ast.Call) and not (v.node.args or v.node.keywords):
+                yield v.script, v.node
 
 
 def steps_known(run: Run) -> Count:

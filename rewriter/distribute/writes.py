@@ -76,6 +76,16 @@ def trains(script: Script, node: ast.AST) -> bool:
     )
 
 
+def saves_whole_models(program: Program, ending: str) -> bool:
+    """Whether the program names files with this ending, as `model.save("model.keras")` does."""
+    return any(
+        isinstance(text.value, str) and text.value.endswith(ending)
+        for script in program.scripts
+        if ending in script.source.text
+        for text in script.all(ast.Constant)
+    )
+
+
 @dataclass(eq=False)
 class Guarded:
     """Statements for rank 0 alone; `folders` are `makedirs` calls that may collide."""
@@ -260,7 +270,7 @@ def _follow(found: Guarded, program: Program) -> None:
         statement, script = todo.pop()
         if (fit := _trained(script, statement)) is not None:
             reason = f"what only rank 0 may read here is trained on every rank ({script.at(fit)})"
-            found.problems.append(Problem(script, statement, reason, "load it with `hvd.load_model` by hand"))
+            found.problems.append(Problem(script, statement, reason, "compile it again after it is loaded"))
             continue
         for name, loads in _bound(script, statement):
             for load in loads:

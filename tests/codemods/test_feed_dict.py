@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,11 +60,11 @@ def refuses(loop: str, reason: str) -> Result:
     return check.refuses(GRAPH + block(loop) + "\n", reason)
 
 
-def by_default(source: str, level: int = 1, target: str = "tf1.15") -> Result:
-    """As a user runs it, who names no codemod: here what it costs counts."""
+def by_default(source: str, level: int = 1, target: str = "tf1.15", cpu: bool = True) -> Result:
+    """As a user runs it, who names no codemod: where there is no GPU, what it costs counts."""
     path = Path("/nowhere/train.py")
     options = Options(level, ignore=frozenset(registry()) - {"feed-dict"})
-    (result,) = rewrite([path], options, lambda _: named(target), {path: source.encode()})
+    (result,) = rewrite([path], options, lambda _: replace(named(target), cpu=cpu), {path: source.encode()})
     assert result.error is None, result.error
     return result
 
@@ -1056,6 +1057,20 @@ def test_slices_alone_are_left_as_they_are() -> None:
     assert "slices of arrays" in result.refused[0].reason and "--select feed-dict" in result.refused[0].hint
 
 
+def test_slices_beside_a_gpu() -> None:
+    assert by_default(GRAPH + LOOP, cpu=False).applied
+    result = by_default(GRAPH + LOOP.replace("sess.run(train,", "value = sess.run(loss,"), cpu=False)
+    assert "does not train" in result.refused[0].reason
+
+
+def test_the_same_slice_for_two_calls() -> None:
+    loop = "for i in range(100):\n    sess.run(train, {x: X[i::100]})\n    sess.run(loss, {x: X[i::100]})\n"
+    result = by_default(GRAPH + loop, cpu=False)
+    assert not result.applied and "one batch is used by two `run` calls" in result.refused[0].reason
+    other = loop.replace("sess.run(loss, {x: X[i::100]})", "sess.run(loss, {x: X_test})")
+    assert by_default(GRAPH + other, cpu=False).applied
+
+
 def test_small_rows_are_left_as_they_are() -> None:
     loop = LOOP.replace("X[i::100]", "X[i::100] / 255.0")
     assert by_default(GRAPH.replace("784", "4") + loop).refused
@@ -1087,13 +1102,17 @@ def test_a_graph_seed_beside_operations_with_seeds() -> None:
 def test_fetching_a_batch_back_has_to_pay() -> None:
     again = "    if i % 10 == 0:\n        print(sess.run(loss, {x: batch_x, y: Y[i::100]}))\n"
     assert by_default(GRAPH + WORK + again).applied
-    little = WORK.replace("np.array([np.sort(v) - v.mean() for v in X[i::100]])", "(X[i::100] / 255 - 0.5 + noise) * scale")
+    little = WORK.replace(
+        "np.array([np.sort(v) - v.mean() for v in X[i::100]])", "(X[i::100] / 255 - 0.5 + noise) * scale"
+    )
     result = by_default(GRAPH.replace("784", "3072") + little + again)
     assert not result.applied and "used again after the step" in result.refused[0].reason
 
 
 def test_a_loop_that_only_evaluates_has_to_work_more() -> None:
-    little = WORK.replace("np.array([np.sort(v) - v.mean() for v in X[i::100]])", "(X[i::100] / 255 - 0.5 + noise) * scale")
+    little = WORK.replace(
+        "np.array([np.sort(v) - v.mean() for v in X[i::100]])", "(X[i::100] / 255 - 0.5 + noise) * scale"
+    )
     graph = GRAPH.replace("784", "3072")
     assert by_default(graph + little).applied
     assert by_default((graph + little).replace("sess.run(train,", "value = sess.run(loss,")).refused
@@ -1113,3 +1132,35 @@ for bx, by in minibatches():
     assert not by_default(graph + loop).applied
     (applied,) = by_default(graph + loop, level=2).applied
     assert "draws random numbers once more" in applied.message
+
+
+def test_indentation_of_the_file() -> None:
+    """Two spaces, tabs, and lines that go on under a bracket."""
+    loop = """
+for epoch in range(3):
+  for i in range(100):
+    bx = np.concatenate([X[i::100],
+                         X[i::100]])
+    sess.run(train, {x: bx, y: Y[i::100]})
+"""
+    text = check.run(GRAPH + loop).after.decode()
+    assert (
+        "def batches():\n  for epoch in range(3):\n    for i in range(100):\n"
+        "      bx = np.concatenate([X[i::100],\n                           X[i::100]])\n      yield bx, Y[i::100]\n"
+    ) in text
+    tabs = "for i in range(100):\n\tbx = X[i::100] * 2\n\tsess.run(train, {x: bx, y: Y[i::100]})\n"
+    assert "def batches():\n\tfor i in range(100):\n\t\tbx =" in check.run(GRAPH + tabs).after.decode()
+    drained = """
+def minibatches():
+  for i in range(100):
+    yield X[i::100], Y[i::100]
+
+for epoch in range(3):
+  for bx, by in minibatches():
+    sess.run(train, {x: bx, y: by})
+    print(epoch)
+"""
+    text = check.run(GRAPH + drained).after.decode()
+    assert (
+        "  while True:\n    try:\n      sess.run(train)\n    except tf.errors.OutOfRangeError:\n      break\n    print(epoch)\n"
+    ) in text

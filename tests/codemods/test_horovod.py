@@ -374,8 +374,27 @@ class TestData:
         assert "train_test_split(x, y, test_size=0.2, random_state=0)" in found
 
     def test_an_unseeded_shuffle(self) -> None:
-        refuses("another order", DATA, "np.random.shuffle(x)\n", MODEL, COMPILE, FIT)
-        assert converted("np.random.seed(1)\n", DATA, "np.random.shuffle(x)\n", MODEL, COMPILE, FIT)
+        found = self.fit("i = np.random.permutation(96)\nx, y = x[i], y[i]\n", FIT)
+        assert found.startswith("np.random.seed(0)  # the order of the data is the same on every rank\n")
+        assert "seed(0)" not in self.fit("np.random.seed(1)\nnp.random.shuffle(x)\n", FIT)
+
+    def test_an_unseeded_shuffle_of_python(self) -> None:
+        imports = "import random\nimport numpy as np\nimport tensorflow as tf\n"
+        found = self.fit("files = ['a', 'b']\nrandom.shuffle(files)\n", FIT, imports=imports)
+        assert "\nrandom.seed(0)  # the order" in "\n" + found
+
+    def test_an_unseeded_generator(self) -> None:
+        assert "rng = np.random.default_rng(0)\n" in self.fit("rng = np.random.default_rng()\nrng.shuffle(x)\n", FIT)
+
+    def test_looking_at_some_elements(self) -> None:
+        text = """\
+        ds = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(96).batch(8)
+        for a, b in ds.take(1):
+            print(a.shape)
+        first, _ = next(iter(ds))
+        model.fit(ds, epochs=20)
+        """
+        assert f"from_tensor_slices((x, y)){self.SHARD}.shuffle(96)" in self.fit(text)
 
     SHARD = ".shard(hvd.size(), hvd.rank()).take(len(x) // hvd.size())"
 
@@ -436,7 +455,18 @@ class TestData:
         assert "steps_per_epoch=100 // hvd.size()" in found
 
     def test_records_of_unknown_number(self) -> None:
-        text = "model.fit(tf.data.TFRecordDataset('a').batch(8), epochs=20)\n"
+        text = """\
+        def read(path):
+            return tf.data.TFRecordDataset(path).map(tf.io.parse_tensor).batch(8)
+        model.fit(read("a"), epochs=20)
+        """
+        found = self.fit(text)
+        assert "def part_of_rank(records):\n" in found
+        assert found.index("def part_of_rank") < found.index("def read(")
+        assert "tf.data.TFRecordDataset(path).apply(part_of_rank).map(" in found
+
+    def test_records_that_are_left_out(self) -> None:
+        text = "model.fit(tf.data.TFRecordDataset('a').filter(lambda r: True).batch(8), epochs=20)\n"
         refuses("different numbers of steps", DATA, MODEL, COMPILE, text)
 
     def test_files_that_are_listed(self) -> None:
@@ -472,6 +502,16 @@ class TestData:
         model.fit(ds.repeat(), epochs=20, steps_per_epoch=len(ds))
         """
         assert "steps_per_epoch=len(ds)," in self.fit(text)
+
+    def test_cache_files(self) -> None:
+        text = """\
+        ds = tf.data.Dataset.from_tensor_slices((x, y)).cache("train").cache().batch(8)
+        val = tf.data.Dataset.from_tensor_slices((x, y)).cache("val").batch(8)
+        model.fit(ds, validation_data=val, epochs=20)
+        """
+        found = self.fit(text)
+        assert '.cache("train" + str(hvd.rank())).cache().batch(8)' in found
+        assert '.cache("val" + str(hvd.rank()))' in found
 
     def test_images_of_a_directory(self) -> None:
         text = """\
@@ -837,3 +877,19 @@ class TestKinds:
         found = converted(DATA, MODEL, COMPILE, "a = {k: x for k in 'ab'}\nmodel.fit(a, y, epochs=20)\n")
         assert "for name, array in a.items()}" in found
         refuses("of samples or of inputs", DATA, MODEL, COMPILE, "a = [v for v in x]\nmodel.fit(a, y)\n")
+
+    def test_files_that_name_the_class_of_the_optimizer(self) -> None:
+        found = converted(DATA, MODEL, COMPILE, FIT, "model.save('m.keras')\n")
+        assert (
+            'wrapped = getattr(model.optimizer, "inner_optimizer", model.optimizer)\n'
+            "type(wrapped).__module__ = type(wrapped).__mro__[1].__module__" in found.replace("'", '"')
+        )
+        assert "wrapped" not in converted(DATA, MODEL, COMPILE, FIT, "model.save('m.h5')\n")
+
+    def test_metrics_that_are_written_as_json(self) -> None:
+        """The mean over the ranks is a number of NumPy."""
+        found = converted(
+            DATA, MODEL, COMPILE, "import json\nh = " + FIT + "logs = h.history\nprint(json.dumps({'a': logs}))\n"
+        )
+        assert "print(json.dumps({'a': logs}, default=float))" in found
+        assert "default" not in converted(DATA, MODEL, COMPILE, FIT, "import json\nprint(json.dumps({'a': 1}))\n")

@@ -165,3 +165,47 @@ def test_a_rank_that_dies_ends_the_job(tmp_path: Path) -> None:
     done = run(converted(DIES), tmp_path, ranks=2, timeout=180)
     assert done.returncode != 0 and time.monotonic() - began < 150
     assert not list(tmp_path.glob("told_*"))
+
+
+RECORDS = """
+import os
+import tempfile
+import numpy as np
+import tensorflow as tf
+
+folder = tempfile.mkdtemp()
+for name, begin in (("a", 0), ("b", 20)):
+    with tf.io.TFRecordWriter(os.path.join(folder, name)) as writer:
+        for i in range(begin, begin + 21):
+            writer.write(str(i))
+seen = []
+
+
+def note(x):
+    seen.append(int(x))
+    return x
+
+
+def parse(record):
+    value = tf.ensure_shape(tf.py_function(note, [tf.strings.to_number(record)], tf.float32), [])
+    return tf.reshape(value, [1]), tf.reshape(value, [1])
+
+
+files = tf.data.Dataset.list_files(os.path.join(folder, "*"))
+ds = files.interleave(tf.data.TFRecordDataset, cycle_length=2).map(parse).shuffle(50).batch(4)
+model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(1,))])
+model.compile("sgd", "mse", metrics=["mae"])
+history = model.fit(ds, epochs=2)
+model.save("out_%s.keras" % os.environ.get("HOROVOD_RANK", "0"))
+if os.path.exists("out_0.keras"):
+    tf.keras.models.load_model("out_0.keras")
+"""
+
+
+def test_records_are_counted(tmp_path: Path) -> None:
+    both = trained(converted(RECORDS) + TOLD, tmp_path, ranks=2)
+    assert both[0]["weights"] == both[1]["weights"]
+    everything = sorted([*range(0, 21), *range(20, 41)])
+    for epoch in range(2):
+        parts = [rank["seen"][21 * epoch : 21 * epoch + 21] for rank in both]
+        assert sorted(parts[0] + parts[1]) == everything
