@@ -7,6 +7,7 @@ varies(script, expr)      # "" or why a tensor's shape differs from batch to bat
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
@@ -570,8 +571,12 @@ def varies(script: Script, node: ast.expr | None, way: Way = ()) -> str:
     """Why the shapes of what a loop gives differ by more than a smaller last batch: the stage that makes them so."""
     if node is None or len(way) > _DEEP:
         return ""
+    if reason := _sized_by_loop(script, node):
+        return reason
     if isinstance(node, ast.Name):
         for binding in script.names.reaching(node):
+            if binding.part is not None and (reason := varies(script, binding.part, (*way, None))):
+                return reason
             if binding.kind == "loop" or (binding.kind == "assign" and binding.path):
                 source = binding.value
                 if isinstance(source, ast.Call) and (drawn := _drawn_from(script, source)) is not None:
@@ -600,6 +605,8 @@ def _source_varies(script: Script, node: ast.expr | None, way: Way) -> str:
         node = node.args[0]
     if node is None:
         return ""
+    if reason := _elements_vary(script, node, way):
+        return reason
     if isinstance(node, ast.Name) and not script.is_dataset(node):
         for binding in script.names.reaching(node):
             if binding.kind == "parameter":
@@ -616,6 +623,70 @@ def _source_varies(script: Script, node: ast.expr | None, way: Way) -> str:
         generated = bool(made) and made[0].name.endswith("from_generator") and not any("batch" in s.name for s in made)
         if generated and _has_open_shape(made[0]):
             return "`from_generator`"
+    return ""
+
+
+_MAKES_ARRAYS = re.compile(
+    r"(numpy|tensorflow)\.(zeros|ones|full|empty|fill|arange|range|linspace"
+    r"|random\.(rand|randn|random|normal|uniform|randint|standard_normal|choice|permutation))$"
+)
+
+
+def _sized_by_loop(script: Script, node: ast.expr) -> str:
+    """`x[:n]` and `np.ones((n, 8))` where a loop counts `n`: another shape in every round."""
+    if isinstance(node, ast.Subscript):
+        parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        for part in parts:
+            if isinstance(part, ast.Slice) and not _is_window(part):
+                bounds = [b for b in (part.lower, part.upper) if b is not None]
+                if any(_is_counted(script, n) for b in bounds for n in ast.walk(b)):
+                    return f"`{script.text(node)}`"
+        return _sized_by_loop(script, node.value)
+    if isinstance(node, ast.Call):
+        if isinstance(node.func, ast.Attribute) and node.func.attr in ("astype", "reshape", "copy"):
+            return _sized_by_loop(script, node.func.value)
+        if _MAKES_ARRAYS.match(script.called(node)):
+            sizes = [*node.args[:1], *(k.value for k in node.keywords if k.arg in ("shape", "size"))]
+            if any(_is_counted(script, n) for s in sizes for n in ast.walk(s)):
+                return f"`{script.text(node)}`"
+    return ""
+
+
+def _is_window(part: ast.Slice) -> bool:
+    """`i:i + 16`, `i * 16:(i + 1) * 16` and `start:end`: as long in every round, but for the last."""
+    if part.lower is None or part.upper is None:
+        return False
+    used = [{n.id for n in ast.walk(b) if isinstance(n, ast.Name)} for b in (part.lower, part.upper)]
+    return bool(used[0] & used[1]) or all(isinstance(b, ast.Name) for b in (part.lower, part.upper))
+
+
+def _is_counted(script: Script, node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and any(b.kind in ("loop", "augment") for b in script.names.reaching(node))
+
+
+def _elements_vary(script: Script, node: ast.expr, way: Way) -> str:
+    """Arrays in a list, or those that a generator of the script yields, of which each has a length of its own."""
+    if len(way) > _DEEP:
+        return ""
+    made: list[tuple[Script, ast.expr]] = []
+    if isinstance(node, ast.ListComp | ast.GeneratorExp):
+        made.append((script, node.elt))
+    elif isinstance(node, ast.List | ast.Tuple):
+        made += [(script, e) for e in node.elts]
+    elif isinstance(node, ast.Name):
+        for b in script.names.reaching(node):
+            if b.kind == "assign" and isinstance(b.part, ast.ListComp | ast.GeneratorExp):
+                made.append((script, b.part.elt))
+    for v in script.values(node):
+        function = v.base.node if v.kind == "generator" and v.base is not None else None
+        if isinstance(function, ast.FunctionDef) and v.base is not None and v.base.script is not None:
+            made += [(v.base.script, n.value) for n in own_nodes(function) if isinstance(n, ast.Yield) and n.value]
+    for owner, element in made:
+        for part in element.elts if isinstance(element, ast.Tuple | ast.List) else [element]:
+            if reason := _sized_by_loop(owner, part):
+                return reason
+            if isinstance(part, ast.Name) and (reason := varies(owner, part, (*way, None))):
+                return reason
     return ""
 
 

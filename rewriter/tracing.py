@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from . import catalog
-from .changes import CHANGES, changes, global_stores, is_new, stores
+from .changes import CHANGES, changes, global_stores, holds_variables, is_new, stores
 from .models import elements, structure
 from .order import runs_before
 from .scopes import FUNCTIONS
@@ -313,8 +313,8 @@ class _Frame:
                 self.hazard(node, f"it returns {shown}, which is not a tensor")
             elif kind == LIST and not (isinstance(part, ast.Name) and part.id in self.env) and _is_read(part):
                 self.hazard(node, f"it returns {shown}, which may hold more than tensors")
-            elif kind == TENSOR and any(_is_variable(v) for v in self.script.values(part)):
-                self.hazard(node, f"it returns the variable {shown}: a graph returns its value")
+            elif holds_variables(self.script, part):
+                self.hazard(node, f"it returns {shown}, which holds variables: a graph returns their values")
 
     def with_(self, node: ast.With) -> None:
         for item in node.items:
