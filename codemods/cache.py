@@ -86,20 +86,22 @@ def cache(script: Script) -> Iterator[Finding]:
     if script.target.before(2, 0):
         return
     placed: set[ast.AST] = set()
-    told: set[ast.AST] = set()
+    found: dict[ast.AST, tuple[Finding, Value]] = {}
     for use in consumers(script):
-        values = apart_from_loops(script.values(use.node))
-        for dataset in values:
+        for dataset in apart_from_loops(script.values(use.node)):
             if dataset.kind != "dataset" or any(_is_cache(v) or v.node in placed for v in upstream(dataset)):
                 continue
             finding = _for(use, dataset)
             if isinstance(finding, Fix):
                 placed.update((finding.node, *(e.node for e in finding.edits)))
-            elif finding is not None and finding.node in told:
+            elif finding is None or finding.node in found:
                 continue
-            if finding is not None:
-                told.add(finding.node)
-                yield finding
+            found[finding.node] = finding, dataset
+    fixed = {node for node, (finding, _) in found.items() if isinstance(finding, Fix)}
+    for node, (finding, dataset) in found.items():
+        made = next((v for v in upstream(dataset) if v.node is node), None)
+        if node not in fixed or made is None or not any(v.node in fixed for v in [*upstream(made)][1:]):
+            yield finding  # (not where it is made from what another finding caches)
 
 
 def _for(use: Use, dataset: Value) -> Finding | None:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from rewriter.codemod import Finding, Fix, Refusal, codemod
+from rewriter.dataflow import LOOPS
 from rewriter.edits import Delete, DropKeyword, Edit, Insert, Replace
 from rewriter.pipelines import related
 from rewriter.purity import seeds
@@ -47,6 +48,7 @@ def feed_dict(script: Script) -> Iterator[Finding]:
     Why: `feed_dict` makes every step wait for the Python code that prepares its batch. The same code in a generator,
     read by a `tf.data` pipeline with `prefetch`, runs in a thread while the step before is computed. The placeholder
     becomes a `placeholder_with_default`: evaluation may still feed it, and feeding it does not advance the pipeline.
+    Where `if step % 100 == 0:` feeds the batch once more, the step of such a turn gives it back.
     The graph sees the same batches in the same order. On a machine that is known to have no GPU this is done only where
     Python works for the batch: slices of arrays cost next to nothing to feed, a pipeline would compete for the cores
     (`--select feed-dict` converts them too, and `tune` measures it).
@@ -180,7 +182,7 @@ class _Rewriter:
         if self.script.options.select is not None and "feed-dict" in self.script.options.select:
             return
         cost = self.plan.cost.microseconds(self.plan.samples, self.plan.samples * self._numbers())
-        if self.plan.fetched and cost < FETCHING:
+        if self.plan.fetched and self.plan.shown is None and cost < FETCHING:
             raise Stays(
                 self.run.call,
                 "the batch is used again after the step: fetching it back costs about as much as preparing it",
@@ -210,12 +212,14 @@ class _Rewriter:
         )
 
     def _again(self) -> ast.Call | None:
-        """Another call of the loop that is fed the same."""
+        """Another call of the loop that is fed the same in every step."""
         fed = {(e.placeholder, ast.dump(e.value)) for e in self.plan.entries}
         for run in runs(self.script):
             same = any((e.placeholder, ast.dump(e.value)) in fed for e in run.entries)
-            if same and run.call is not self.run.call and self.plan.outer in around(self.script, run):
-                return run.call
+            if not same or run.call is self.run.call or self.plan.outer not in around(self.script, run):
+                continue
+            if all(b in around(self.script, self.run) for b in around(self.script, run) if isinstance(b, ast.If)):
+                return run.call  # in every step
         return None
 
     def _numbers(self) -> int:
@@ -273,6 +277,13 @@ class _Rewriter:
         script, names = self.script, self.script.names
         if self.loop is self.home:
             return
+        self._check_one_graph()
+        if self.plan.drained is not None and self.home is not None:
+            raise Stays(
+                self.run.call,
+                f"the graph is built in another function ({script.at(self.first)}), the loop cannot start its iterator",
+                INVISIBLE,
+            )
         if self.plan.rebound and self.loop is not None:
             raise Stays(self.run.call, f"`{self.plan.rebound[0]}` is a variable of the loop's function")
         chain = set()
@@ -318,20 +329,70 @@ class _Rewriter:
         script = self.script
         if not isinstance(self.loop, ast.FunctionDef):
             raise Stays(self.run.call, "where the loop's function is called is not seen")
-        calls = script.project.calls_of(self.loop, script)
-        if self.loop.name == "main" and not calls:
+        if self.plan.goes_on and script.project.calls_of(self.loop, script) and not self._opens_session():
             return
-        if calls and self.plan.goes_on and not self._opens_session():
+        owner, function = script, self.loop
+        seen: set[ast.AST] = set()
+        while function is not self.home and function not in seen:  # the function, and those that call it
+            seen.add(function)
+            calls = owner.project.calls_of(function, owner)
+            if function.name == "main" and not calls:
+                return
+            unsure = self._unsure_call(owner, function)
+            if len(calls) != 1 or unsure:
+                number = "several" if unsure and calls else len(calls) or "unknown"
+                raise Stays(
+                    self.run.call,
+                    f"`{function.name}` is called in {number} places, each would need its own pipeline",
+                    INVISIBLE,
+                )
+            owner, call, _ = calls[0]
+            if next(owner.enclosing(call, ast.For, ast.While, ast.comprehension), None) is not None:
+                raise Stays(self.run.call, f"`{function.name}` is called in a loop ({owner.at(call)})", INVISIBLE)
+            caller = owner.function_of(call)
+            if caller is None:
+                return
+            if not isinstance(caller, ast.FunctionDef):
+                raise Stays(self.run.call, f"`{function.name}` is called by a lambda ({owner.at(call)})", INVISIBLE)
+            function = caller
+
+    def _unsure_call(self, owner: Script, function: ast.FunctionDef) -> bool:
+        """Whether something that is not known may be an object whose method this is."""
+        return isinstance(owner.parents.get(function), ast.ClassDef) and any(
+            isinstance(other.parents.get(name), ast.Call)
+            and other.parents[name].func is name  # type: ignore[attr-defined]
+            and isinstance(name, ast.Attribute)
+            and all(v.kind == "unknown" for v in other.values(name))
+            for other in owner.project.scripts.values()
+            for name in other.mentions(function.name)
+        )
+
+    def _check_one_graph(self) -> None:
+        """The function that makes the placeholders is called once: each of its graphs would read all batches."""
+        script = self.script
+        if not isinstance(self.home, ast.FunctionDef) or all(self._is_own(e.key) for e in self.plan.entries):
             return
-        if len(calls) != 1:
+        outer = self.loop
+        while outer is not None:
+            if outer is self.home:
+                return  # the loop is in a function within it
+            outer = script.function_of(outer)
+        calls = script.project.calls_of(self.home, script)
+        if len(calls) != 1 or next(calls[0][0].enclosing(calls[0][1], *LOOPS, ast.comprehension), None) is not None:
             raise Stays(
                 self.run.call,
-                f"`{self.loop.name}` is called in {len(calls) or 'unknown'} places, each would need its own pipeline",
-                INVISIBLE,
+                f"the placeholders may be made several times ({script.at(self.first)}), each with its own batches",
             )
-        other, call, _ = calls[0]
-        if next(other.enclosing(call, ast.For, ast.While, ast.comprehension), None) is not None:
-            raise Stays(self.run.call, f"`{self.loop.name}` is called in a loop ({other.at(call)})", INVISIBLE)
+
+    def _is_own(self, key: ast.expr) -> bool:
+        """`self.x` in a method of the class whose other method makes it."""
+        return (
+            isinstance(key, ast.Attribute)
+            and isinstance(key.value, ast.Name)
+            and self._same_self(key.value)
+            and isinstance(self.loop, ast.FunctionDef)
+            and key.value.id == self.loop.args.args[0].arg
+        )
 
     def _opens_session(self) -> bool:
         """A new session reads the pipeline from its beginning."""
@@ -469,6 +530,8 @@ class _Rewriter:
             return [Replace(run.feed, self._dict(rest))]
         if any(k.value is run.argument for k in run.call.keywords):
             return [DropKeyword(run.call, "feed_dict")]
+        if run.argument in run.call.args[:-1]:  # what follows it keeps its place
+            return [Replace(run.argument, "None")]
         others = [*run.call.args, *run.call.keywords]
         texts = [script.source.snippet(a) for a in others if a is not run.argument]  # type: ignore[arg-type]
         return [Replace(run.call, f"{script.source.snippet(run.call.func)}({', '.join(texts)})")]
@@ -533,6 +596,7 @@ class _Rewriter:
         fetches = run.call.args[0] if run.call.args and run.call.args[0] is not run.argument else None
         if (
             fetches is None
+            or any(a is not fetches and a is not run.argument for a in run.call.args)
             or not isinstance(run.call.func, ast.Attribute)
             or (run.holder is not None and run.holder in self.plan.removed)
         ):
@@ -542,6 +606,7 @@ class _Rewriter:
         listed = isinstance(fetches, ast.List | ast.Tuple)
         inner = ", ".join(snippet(e) for e in fetches.elts) if isinstance(fetches, ast.List | ast.Tuple) else ""
         feed = f", feed_dict={self._dict(rest)}" if rest else ""
+        feed += "".join(f", {snippet(k)}" for k in run.call.keywords if k.value is not run.argument)  # type: ignore[arg-type]
         match statement:
             case ast.Expr() if statement.value is run.call:
                 before = ["_"] * len(fetches.elts) if isinstance(fetches, ast.List | ast.Tuple) else ["_"]
@@ -554,12 +619,36 @@ class _Rewriter:
         fetched = f"[{inner if listed else snippet(fetches)}, {', '.join(keys)}]"
         call = f"{snippet(run.call.func)}({fetched}{feed})"
         text = f"{', '.join([*before, *names])} = {call}"
+        if (shown := self.plan.shown) is not None:
+            alone = snippet(fetches)
+            plain = f"{snippet(run.call.func)}({ast.unparse(fetches) if chr(10) in alone else alone}{feed})"
+            if isinstance(statement, ast.Assign):
+                plain = f"{snippet(statement.targets[0])} = {plain}"
+            lines = [*self._comments(statement), *self._comments(shown), *self._branches(shown, text, plain)]
+            return [
+                Insert(shown, "\n".join(lines), after=False, own_indent=True),
+                Delete(shown),
+                Delete(statement),
+            ]
         text = "\n".join([*self._comments(statement), text])
         if run.holder is None:
             return [Insert(statement, text), Delete(statement)]
         feed_dict = [*self._comments(run.holder), *_dedented(snippet(run.holder), run.holder.col_offset)]
         text = "\n".join([text, *feed_dict])  # for the calls that follow
         return [Insert(statement, text), Delete(statement), Delete(run.holder)]
+
+    def _branches(self, shown: ast.If, first: str, otherwise: str) -> list[str]:
+        """The `if` after the step with a statement above its body, and another one in an `else`."""
+        source, unit = self.script.source, self.plan.unit
+        written = source.lines[shown.lineno - 1 : shown.end_lineno]
+        lines = _dedented("\n".join(written), shown.col_offset)
+        for number in range(1, len(lines)):
+            if written[number - 1].rstrip().endswith("\\"):  # what follows a backslash is not indented anew
+                lines[number] = written[number].rstrip()
+        place = shown.body[0].lineno - shown.lineno
+        while not lines[place - 1].strip() or lines[place - 1].lstrip().startswith("#"):
+            place -= 1
+        return [*lines[:place], unit + first, *lines[place:], "else:", unit + otherwise]
 
     def _comments(self, statement: ast.stmt) -> list[str]:
         """The comments directly above a statement."""

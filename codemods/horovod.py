@@ -5,17 +5,23 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator
 
-from codemods.distribution import fit, start, writes
+from codemods.distribution import fit, session, start, tape, train_step, writes
 from codemods.distribution.conversion import Conversion
 from rewriter.codemod import Finding, Refusal, codemod
 from rewriter.distribute.existing import distributed, missing
 from rewriter.distribute.program import NAMES, Program, Way, WayKind, program_of
-from rewriter.script import Script
+from rewriter.script import Script, import_bindings
 from rewriter.spelling import tensorflow_imports
 from rewriter.training import FITS, other_backend
 
 #: What converts each way of training that can be converted. All ways of a program are, or none is.
-SHAPES: dict[WayKind, Callable[[Conversion, list[Way]], None]] = {"fit": fit.convert}
+SHAPES: dict[WayKind, Callable[[Conversion, list[Way]], None]] = {
+    "fit": fit.convert,
+    "tape": tape.convert,
+    "train_step": train_step.convert,
+    "session": session.convert,
+    "monitored": session.convert,
+}
 
 
 @codemod(phase="distribute", distribute="horovod", hardware="several GPUs or hosts")
@@ -27,6 +33,9 @@ def horovod(script: Script) -> Iterator[Finding]:
     many steps on all; the optimizer wrapped; the first weights, metrics and decisions in common; learning rates
     scaled linearly with a warm-up (Goyal et al. 2017; `--no-lr-scaling` leaves them); files and prints by rank 0.
     Every process keeps the batch size of the script.
+
+    A TensorFlow 1 session, also a monitored one, has its GPU in its configuration, takes the weights of rank 0 when its
+    variables are set, and is fed parts of the arrays; `tf.gradients` are averaged where they are applied.
 
     Not applied: a `compile`, an optimizer, a `fit`, its data or a write cannot be proven; the program is distributed
     already; Keras 3, whose gradients Horovod does not average; TensorFlow 2.19 and later, for which Horovod cannot be
@@ -84,7 +93,7 @@ def horovod(script: Script) -> Iterator[Finding]:
     if not ways:
         yield from _untrained(program)
         return
-    if (reason := _impossible(script)) is not None:
+    if (reason := _impossible(script, ways)) is not None:
         yield Refusal(ways[0].node, *reason)
         return
     conversion = Conversion(program)
@@ -103,7 +112,7 @@ def horovod(script: Script) -> Iterator[Finding]:
     yield from conversion.result("trains in as many processes as horovodrun starts, each on a part of the data")
 
 
-def _impossible(script: Script) -> tuple[str, str] | None:
+def _impossible(script: Script, ways: list[Way]) -> tuple[str, str] | None:
     """Why Horovod cannot train with the TensorFlow of the script, and what can."""
     target = script.target
     if target.since(2, 19):
@@ -111,6 +120,10 @@ def _impossible(script: Script) -> tuple[str, str] | None:
             f"Horovod cannot be built for {target}",
             "--distribute mirrored (the GPUs of one host) or multiworker (several hosts)",
         )
+    if all(w.kind in session.KINDS for w in ways):
+        if target.since(1, 15) and target.highest < (2, 16):
+            return None
+        return f"programs with sessions are converted for TensorFlow 1.15 to 2.15, not for {target}", ""
     if target.keras == 3:
         return "Horovod does not average the gradients of Keras 3", "--target tf2.15, where Keras 2 is there"
     if target.keras is None or not target.highest < (2, 16):
@@ -120,6 +133,8 @@ def _impossible(script: Script) -> tuple[str, str] | None:
         )
     if not target.since(2, 4):
         return f"it is converted for TensorFlow 2.4 to 2.15, not for {target}", ""
+    if not target.since(2, 6) and any(b.symbol.split(".")[0] == "keras" for b in import_bindings(script)):
+        return f"`keras` is another package than `tf.keras` in {target}: Horovod averages for one of them", ""
     if backend := other_backend(script):
         return f"Keras computes with {backend}", ""
     return None

@@ -16,6 +16,8 @@ from rewriter.values import apart_from_loops
 
 #: Stages that may stand between: they choose or order elements by their place.
 _BY_PLACE = frozenset({"shuffle", "repeat", "take", "skip"})
+#: What makes ragged tensors.
+_RAGGED = ("ragged", "RaggedTensor", "RaggedTensorSpec", "RaggedFeature", "ragged_batch", "dense_to_ragged_batch")
 
 
 @codemod(level=1, phase="input")
@@ -30,7 +32,8 @@ def map_vectorization(script: Script) -> Iterator[Finding]:
     with numbers, comparisons, `one_hot`, string operations, static look-up tables, lookup layers, `Rescaling`, and
     `TextVectorization` of single strings with a fixed length. `parse_single_example` becomes `parse_example`,
     where nothing else uses the function. Decoding and resizing images, shapes, sums, functions like `tf.exp`,
-    random numbers and Python code are left as they are.
+    random numbers and Python code are left as they are,
+    and so is what may be ragged.
 
     Before:
         import tensorflow as tf
@@ -93,4 +96,13 @@ def _proof(script: Script, call: ast.Call) -> tuple[Found, ast.expr | None]:
     base = apart_from_loops(script.values(call.func.value)) if isinstance(call.func, ast.Attribute) else ()
     if function is None or len(base) != 1 or base[0].kind != "dataset":
         return Found("how the dataset is made is not seen", call, True), None
-    return elementwise(script, function, element_of(base[0]), is_even(base[0])), function
+    even = is_even(base[0])
+    found = elementwise(script, function, element_of(base[0]), even)
+    if not found.reason and not even and (at := _ragged(script)):
+        found = Found(f"ragged tensors are used ({at}), of which `batch` makes another kind of tensor", call)
+    return found, function
+
+
+def _ragged(script: Script) -> str:
+    """Where the program makes ragged tensors, "" if nowhere."""
+    return next((s.at(m) for s in script.project.scripts.values() for n in _RAGGED for m in s.mentions(n)), "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -52,7 +53,7 @@ def mixed_precision(script: Script) -> Iterator[Finding]:
     The policy stands after the imports, before the first layer is made: layers read it when they are
     constructed. A softmax or sigmoid `Activation` at the end is set to float32 alone; layers behind the last
     one that computes (`Flatten`, `Reshape`, `Lambda`, ...) are set together with it, and so are layers that do
-    not work in 16 bits (`Normalization`, `UnitNormalization`, Keras 3's `activity_regularizer`; in float16
+    not work in 16 bits (`Normalization`, `UnitNormalization`, those with an `activity_regularizer`; in float16
     recurrent layers with an unbounded activation such as relu, which may grow from step to step). An `Input` of
     word or item numbers that an own layer looks up is given `dtype="int32"`: as floats they would be rounded.
     In TensorFlow 1 sessions and Estimators (from 1.14 on) the optimizer is wrapped in
@@ -123,6 +124,8 @@ _OUTPUTS = frozenset(
 _IDLE = LOOKUPS | frozenset(
     "BatchNormalization CategoryCrossing Embedding Input InputLayer LayerNormalization Normalization".split()
 )
+#: Functions that multiply matrices, and what makes the weights for it.
+_PRODUCTS = re.compile(r"(\w*matmul|matvec|einsum|tensordot|\w*dot|dense|\w*conv\w*|\w*attention|add_weight|Variable)$")
 _WRAPPERS = frozenset({"layers.TimeDistributed", "layers.Bidirectional", "layers.RNN"})
 
 
@@ -514,7 +517,9 @@ class _Plan:
 
     def _gains(self, built: Structure) -> bool:
         """Is anything left that multiplies matrices in low precision, or may do so?"""
-        if built.code or any(not self._structure(m).layers for m in built.models):
+        if any(not self._structure(m).layers for m in built.models):
+            return True
+        if any(c.role != "method" or any(_multiplies(c.script, n) for n in ast.walk(c.node)) for c in built.code):
             return True
         left = [v for v in built.layers if v.node not in self.pins]
         return any(v.cls is not None or not (is_passive(v) or v.keras.removeprefix("layers.") in _IDLE) for v in left)
@@ -845,12 +850,9 @@ class _Plan:
                 self.refuse(owner, call, why, "--amp-dtype bfloat16 has the range of float32")
             if name == "LayerNormalization" and self.float16 and not owner.target.since(2, 2):
                 self.refuse(owner, call, "LayerNormalization does not work in float16 in TensorFlow 2.1")
-            if self.keras3 and call not in self.pins and layer.cls is not None and regularizes_activity(layer):
-                self.refuse(
-                    owner,
-                    call,
-                    "Keras 3 cannot add the activity regularization of a low-precision layer to the loss",
-                )
+            if call not in self.pins and layer.cls is not None and regularizes_activity(layer):
+                why = "the activity regularization of a low-precision layer may overflow, or not be added to the loss"
+                self.refuse(owner, call, why)
         for tensor in built.inputs:
             if tensor.script and isinstance(tensor.node, ast.Call):
                 self._explicit(tensor.script, tensor.node)
@@ -1076,6 +1078,14 @@ def _needed(tail: tuple[Value, ...], whole: bool) -> Iterator[Value]:
             return
         if value.kind == "layer" and (not is_passive(value) or _squashes(value)):
             return
+
+
+def _multiplies(script: Script, node: ast.AST) -> bool:
+    """Whether a method of a model may multiply matrices here without a layer of the model."""
+    if not isinstance(node, ast.Call):
+        return isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult)
+    known = all(v.kind in ("symbol", "layer", "class", "method", "function") for v in script.values(node.func))
+    return not known or bool(_PRODUCTS.match(script.called(node).rpartition(".")[2]))
 
 
 def _families(names: Iterable[str]) -> Counter[str]:

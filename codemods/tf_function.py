@@ -8,15 +8,16 @@ from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
+from rewriter.asides import asides
 from rewriter.batches import Given, array_dtype, default, given, varies
 from rewriter.changes import holds_variables, setattr_name
 from rewriter.codemod import Finding, Fix, Refusal, codemod
 from rewriter.edits import Decorate, Edit, Wrap
-from rewriter.lifting import Lift, free_name
+from rewriter.lifting import Anchor, Lift, free_name
 from rewriter.purity import effects, seeds
 from rewriter.scopes import FUNCTIONS
 from rewriter.script import Script
-from rewriter.steps import CallSite, Function, Loop, Step, block_of, call_sites, compiled, loops_around, steps
+from rewriter.steps import CallSite, Function, Step, block_of, call_sites, compiled, loops_around, steps
 from rewriter.tracing import FLOATS, LIST, OBJECT, PYTHON, RAW, TENSOR, Kind, Tracer, worst
 from rewriter.training import distribution, graph_mode
 
@@ -28,17 +29,20 @@ def tf_function(script: Script) -> Iterator[Finding]:
     Why: a step in Python starts every operation by itself. `tf.function` records the step once and then runs it
     as one graph: several times as fast for small models, with the same numbers up to rounding.
     A step that is a function gets the decorator, below those that it has. A step that stands in the loop is moved,
-    as it is, into a function in front of the loop, with what the loop changes as its parameters. A Python number
-    that changes from call to call is handed over as a tensor: the step would be traced anew for each.
-    `reduce_retracing` is added where batches differ in length.
+    as it is, into a function in front of the loop, with what the loop changes as its parameters; in front of the
+    function around the loop where that is called for every epoch. What stands between its lines and only looks at
+    it (`losses.append(float(loss))`, `total += loss`, `print`) then runs behind it. A Python number that changes
+    from call to call is handed over as a tensor: the step would be traced anew for each. `reduce_retracing` is added
+    where batches differ in length.
     Random numbers: TensorFlow draws others in a graph than eagerly. Where a seed makes them repeatable, it is -O2
     that applies it; layers of Keras 3 draw the same in both.
     Not applied: the step changes Python state (counters, lists, attributes), prints, or writes files and summaries;
-    needs the value of a tensor (`.numpy()`, `float()`, NumPy, `if`); reads what the script changes later (a rate,
-    a flag, `trainable`, a model that is built anew); makes layers, optimizers or variables; calls what is not seen;
-    gets several models or optimizers, or arguments that are not known; stands in a generator; is handed on; has
-    decorators that are not seen; is distributed otherwise than by
-    `strategy.run`, whose caller gets the decorator; or `run_functions_eagerly` is on.
+    draws with NumPy or `random`; needs the value of a tensor (`.numpy()`, `float()`, NumPy, `if`), or a static shape
+    that depends on values; reads what the script changes later (a rate, a flag, a dictionary, `trainable`, a setting
+    of an optimizer, a model that grows or is built anew); gives back variables; makes layers, optimizers or variables;
+    calls what is not seen; gets several models or optimizers, or arguments that are not known; stands in a generator;
+    is handed on; has decorators that are not seen; is distributed otherwise than by `strategy.run`, whose caller gets
+    the decorator; or `run_functions_eagerly` is on.
 
     Before:
         import tensorflow as tf
@@ -82,7 +86,7 @@ def tf_function(script: Script) -> Iterator[Finding]:
     if script.target.before(2, 0) or graph_mode(script):
         return
     taken: set[str] = set()
-    loops: set[Loop] = set()
+    anchors: set[Anchor] = set()
     for step in steps(script):
         if step.compiled:
             continue
@@ -96,7 +100,7 @@ def tf_function(script: Script) -> Iterator[Finding]:
         elif outer is not None:
             yield _decorated(outer.script, outer)
         elif step.inline:
-            yield _lifted(script, step, taken, loops)
+            yield _lifted(script, step, taken, anchors)
         else:
             yield _decorated(script, step)
 
@@ -168,7 +172,7 @@ class _Arguments:
     node: ast.AST | None = None
     varying: str = ""
     flags: list[str] = field(default_factory=list)  # parameters that get several Python values
-    objects: list[Given] = field(default_factory=list)
+    objects: dict[str, list[Given]] = field(default_factory=dict)
 
 
 def _decorated(script: Script, step: Step) -> Finding:
@@ -181,7 +185,7 @@ def _decorated(script: Script, step: Step) -> Finding:
     arguments = _arguments(script, step, function)
     if arguments.reason:
         return Refusal(function, arguments.reason)
-    tracer = Tracer([(s.script, s.call) for s in step.sites], loops_around(script, function))
+    tracer = Tracer([(s.script, s.call) for s in step.sites], _anew(script, function))
     tracer.function(script, function, arguments.kinds)
     if tracer.hazards:
         return Refusal(function, tracer.hazards[0].reason)
@@ -208,6 +212,11 @@ def _decorated(script: Script, step: Step) -> Finding:
     level, note = _random(script, function)
     edits = [Decorate(function, "{tensorflow.function}" + (f"({options})" if options else "")), *arguments.edits]
     return Fix(function, message + note, edits, level)
+
+
+def _anew(script: Script, node: ast.stmt) -> list[ast.AST]:
+    """The loops and functions around a function: they make it anew every time that they run."""
+    return list(script.enclosing(node, ast.For, ast.While, ast.FunctionDef))
 
 
 def _relaxed(script: Script) -> str:
@@ -305,7 +314,7 @@ def _parameter(
     literals = {repr(g.literal) for g in alternatives if g.kind == "constant"}
     if len(literals) > 1:
         found.flags.append(name)
-    found.objects += [g for g in alternatives if g.value is not None]
+    found.objects[name] = [g for g in alternatives if g.value is not None]
     found.kinds[name] = worst(_kind(g) for g in alternatives)
 
 
@@ -377,12 +386,13 @@ _BUILT = frozenset({"optimizer", "model", "metric", "layer"})
 
 def _objects(tracer: Tracer, arguments: _Arguments) -> str:
     """Several models or optimizers for one function: the second would have to make variables."""
-    made = [g for g in arguments.objects if g.value is not None and g.value.kind in _BUILT]
+    made = [[g for g in gs if g.value is not None and g.value.kind in _BUILT] for gs in arguments.objects.values()]
     for kind in ("optimizer", "model"):
-        different = {g.origin for g in made if g.value is not None and g.value.kind == kind}
-        if len(different) > 1:
-            return f"it is called with several {kind}s: only the first call may make variables"
-    for g in made:
+        for alternatives in made:
+            different = {g.origin for g in alternatives if g.value is not None and g.value.kind == kind}
+            if len(different) > 1:
+                return f"it is called with several {kind}s: only the first call may make variables"
+    for g in [g for alternatives in made for g in alternatives]:
         if isinstance(g.origin, ast.expr):
             script = tracer.first[0][0].project.owner(g.origin)
             if not tracer.is_fixed(script, g.origin):
@@ -422,9 +432,9 @@ def _settings(script: Script, tracer: Tracer) -> str:
             made = [v for v in other.values(owner) if v.kind in _CONFIGURED]
             library = any(v.cls is None for v in made) and attr not in _FREE
             own = isinstance(owner, ast.Name) and owner.id == "self"
-            if attr == "trainable" or (not own and (library or attr in _SETTINGS)):
-                if not tracer.is_fixed(other, place):
-                    return f"`{attr}` is set ({other.at(place)}) after the step was traced: it would have no effect"
+            is_read = attr == "trainable" or (not own and (library or attr in _SETTINGS))
+            if is_read and not tracer.is_fixed(other, place):
+                return f"`{attr}` is set ({other.at(place)}) after the step was traced: it would have no effect"
         for call in other.calls:
             if not isinstance(call.func, ast.Attribute) or call.func.attr not in ("add", "pop"):
                 continue
@@ -452,27 +462,55 @@ _NAMES = {
 }
 
 
-def _lifted(script: Script, step: Step, taken: set[str], loops: set[Loop]) -> Finding:
+def _lifted(script: Script, step: Step, taken: set[str], anchors: set[Anchor]) -> Finding:
     if step.function is not None and script.is_generator(step.function):
         return Refusal(step.node, "it stands in a generator, which cannot be traced")
     if any(True for _ in script.enclosing(step.node, ast.AsyncFunctionDef, ast.AsyncFor)):
         return Refusal(step.node, "it stands in a coroutine, which cannot be traced")
+    variants = _variants(script, step)
+    refusal: Refusal | None = None
+    around = _called_often(script, step.function)
+    for statements in variants if around else ():
+        assert around is not None
+        found, _ = _lift(script, step, statements, around, taken, anchors)
+        if isinstance(found, Fix):
+            return found
+    for loop in reversed(step.loops):
+        anew = False
+        for statements in variants:
+            found, is_anew = _lift(script, step, statements, loop, taken, anchors)
+            if isinstance(found, Fix):
+                return found
+            anew = anew or is_anew
+            if statements == step.statements:
+                refusal = found
+        if not anew:  # what a further loop makes anew, such as the model of each fold, asks for a function in it
+            break
+    assert refusal is not None
+    return refusal
+
+
+def _variants(script: Script, step: Step) -> list[list[ast.stmt]]:
+    """What may be moved: with what stands beside the step and belongs to it, or without what only looks at it."""
     variants = [step.statements]
     if (longer := _with_metrics(script, step)) != step.statements:
         variants.insert(0, longer)
     if (summed := _with_start_of_sums(script, step)) != step.statements:
         variants.insert(0, summed)
-    refusal: Refusal | None = None
-    for loop in reversed(step.loops):
-        for statements in variants:
-            found, anew = _lift(script, step, statements, loop, taken, loops)
-            if isinstance(found, Fix):
-                return found
-            refusal = found
-        if not anew:  # what a further loop makes anew, such as the model of each fold, asks for a function in it
-            break
-    assert refusal is not None
-    return refusal
+    for statements in list(variants):
+        if looking := asides(script, statements):
+            variants.append([s for s in statements if s not in looking])
+    return variants
+
+
+def _called_often(script: Script, function: Function | None) -> ast.FunctionDef | None:
+    """The function if it is called in a loop, as once per epoch: a step in it would be traced anew each time."""
+    if not isinstance(function, ast.FunctionDef) or script.parents[function] is not script.tree:
+        return None
+    sites, uses = call_sites(script, function)
+    if not sites or uses or _decorators(script, function):
+        return None
+    return function if any(_in_loop(s.script, s.call, 0) for s in sites) else None
 
 
 def _with_start_of_sums(script: Script, step: Step) -> list[ast.stmt]:
@@ -511,16 +549,18 @@ def _with_metrics(script: Script, step: Step) -> list[ast.stmt]:
 
 
 def _lift(
-    script: Script, step: Step, statements: list[ast.stmt], loop: Loop, taken: set[str], loops: set[Loop]
+    script: Script, step: Step, statements: list[ast.stmt], anchor: Anchor, taken: set[str], anchors: set[Anchor]
 ) -> tuple[Fix | Refusal, bool]:
-    """The step as a function in front of a loop; else why not, and whether that is for what the loop makes anew."""
+    """The step as a function in front of a loop, or of the function around it; else why not, and whether that is for
+    what the loop makes anew."""
     node = step.node
-    lift = Lift(script, statements, loop)
+    lift = Lift(script, statements, anchor)
     if lift.obstacle:
         return Refusal(node, lift.obstacle), False
     kinds: dict[str, Kind] = {}
     converted: dict[str, str] = {}
     varying = ""
+    handed = _Arguments()
     for name, load in lift.inputs.items():
         alternatives = given(script, load)
         found = {g.kind for g in alternatives}
@@ -541,11 +581,14 @@ def _lift(
                 return Refusal(node, f"which type {where} must have as a tensor is not known"), False
             kinds[name] = TENSOR
             converted[name] = f"{{tensorflow.constant}}({name})"
+        elif found == {"object"} and {b.kind for b in script.names.reaching(load)} == {"parameter"}:
+            kinds[name] = OBJECT
+            handed.objects[name] = [g for g in alternatives if g.value is not None]
         elif found & {"object"}:
             return Refusal(node, f"{where} is made anew in the loop"), True
         else:
             return Refusal(node, f"what {where} is, is not known"), False
-    tracer = Tracer([(script, loop)], loops_around(script, loop))
+    tracer = Tracer([(script, node if anchor is step.function else anchor)], _anew(script, anchor))
     after = tracer.statements(script, statements, kinds)
     if tracer.hazards:
         return Refusal(node, tracer.hazards[0].reason), all(h.anew for h in tracer.hazards)
@@ -556,7 +599,7 @@ def _lift(
             return Refusal(node, f"`{name}` is read behind the step and holds variables: a graph returns values"), False
     if lift.unsure:
         return Refusal(node, f"`{lift.unsure[0]}` is read behind the step, which may leave it without a value"), False
-    if reason := _settings(script, tracer) or tracer.open_shape:
+    if reason := _objects(tracer, handed) or _settings(script, tracer) or tracer.open_shape:
         return Refusal(node, reason), False
     options = ""
     if varying:
@@ -578,8 +621,8 @@ def _lift(
     message = f"the {what} step moves into `{name}`, which runs as a graph"
     if converted:
         message += "; a Python number that changes is handed to it as a tensor"
-    edits = lift.edits(name, "@{tensorflow.function}" + options, converted, follows=loop in loops)
-    loops.add(loop)
+    edits = lift.edits(name, "@{tensorflow.function}" + options, converted, follows=anchor in anchors)
+    anchors.add(anchor)
     return Fix(node, message + note, edits, level), False
 
 

@@ -222,6 +222,9 @@ def _called(script: Script, node: ast.Call, way: Way) -> Iterator[Given]:
         kind: GivenKind = "float" if name in ("builtins.float",) or name.startswith("math.") else "int"
         yield Given("constant", literal=constant) if constant is not None else Given(kind)
         return
+    if (number := _drawn_number(script, node)) is not None:
+        yield number
+        return
     if name in ("builtins.min", "builtins.max", "builtins.abs", "builtins.sum"):
         kinds = [_number(g).kind for a in node.args for g in given(script, a, (*way, None))]
         if kinds and all(k in ("int", "float") for k in kinds):
@@ -264,6 +267,29 @@ def _numbers(node: ast.BinOp, a: Given, b: Given) -> Iterator[Given]:
         yield Given("float" if "float" in kinds or isinstance(node.op, ast.Div) else "int")
     else:
         yield _UNKNOWN
+
+
+#: Functions and methods of NumPy that draw one Python number unless they get a size: what they take before that.
+_DRAWS = {
+    "rand": 0, "randn": 0, "random": 0, "random_sample": 0, "standard_normal": 0, "uniform": 2, "normal": 2, "beta": 2,
+    "exponential": 1, "poisson": 1, "binomial": 2, "randint": 2, "integers": 2,
+}  # fmt: skip
+
+
+def _drawn_number(script: Script, node: ast.Call) -> Given | None:
+    """`np.random.rand()`, `rng.uniform(0, 1)`: a Python number that is another one in every round."""
+    name = script.called(node)
+    if not name.startswith("numpy.random."):
+        owners = script.values(node.func.value) if isinstance(node.func, ast.Attribute) else ()
+        if not owners or not all(is_drawing(v) for v in owners):
+            return None
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+    last = name.rpartition(".")[2]
+    if last not in _DRAWS or len(node.args) > _DRAWS[last] or any(k.arg in (None, "size") for k in node.keywords):
+        return None
+    if any(given(script, a)[0].kind in ("array", "list", "unknown") for a in node.args):
+        return None
+    return Given("int" if last in ("randint", "integers", "poisson", "binomial") else "float")
 
 
 # -- what is iterated over ----------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """Where a container, an array or an attribute is changed, also by another name or by way of a function.
 
-    changes(script, node)            # every place that changes what `node` names in place
-    stores(project, "scale")         # every place that sets an attribute of this name
-    is_new(script, expr)             # does an expression make something new, that nothing else holds?
+changes(script, node)            # every place that changes what `node` names in place
+stores(project, "scale")         # every place that sets an attribute of this name
+is_new(script, expr)             # does an expression make something new, that nothing else holds?
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import ast
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from .scopes import FUNCTIONS
+from .scopes import FUNCTIONS, Binding
 from .script import Project, Script
 
 #: Methods that change their object, of lists, dictionaries, sets, arrays, queues, files and writers.
@@ -38,8 +38,8 @@ Place: TypeAlias = tuple[Script, ast.AST]
 
 def changes(script: Script, node: ast.expr) -> Iterator[Place]:
     """Every place that changes what a name or an attribute holds in place: `x.append(1)`, `x[0] = 1`, `f(x)`."""
-    first: _Name = (type(node), node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", ""), None)
-    todo, seen = [first], {first}
+    todo = list(dict.fromkeys(_first_names(script, node)))
+    seen = set(todo)
     while todo and len(seen) < _MOST:
         kind, name, within = todo.pop()
         for other in list(script.project.scripts.values()):
@@ -54,6 +54,42 @@ def changes(script: Script, node: ast.expr) -> Iterator[Place]:
                     if second not in seen:
                         seen.add(second)
                         todo.append(second)
+
+
+def _first_names(script: Script, node: ast.expr, depth: int = 0) -> Iterator[_Name]:
+    """A name, and those that it was given the object from: `second = first`, the argument of a parameter."""
+    if isinstance(node, ast.Attribute):
+        yield ast.Attribute, node.attr, None
+        for other in list(script.project.scripts.values()) if depth < 5 else ():
+            for store in other.all(ast.Attribute):
+                made = other.parents.get(store)
+                if store.attr == node.attr and isinstance(made, ast.Assign) and isinstance(made.value, ast.Name):
+                    yield from _first_names(other, made.value, depth + 1)
+    if not isinstance(node, ast.Name):
+        return
+    yield from _named(script, node)
+    for binding in script.names.reaching(node) if depth < 5 else ():
+        if binding.kind == "assign" and (source := binding.part or binding.value) is not None:
+            yield from _first_names(script, source, depth + 1)
+        elif binding.kind == "parameter":
+            for owner, argument in _arguments(script, binding):
+                yield from _first_names(owner, argument, depth + 1)
+
+
+def _arguments(script: Script, binding: Binding) -> Iterator[tuple[Script, ast.expr]]:
+    from .steps import call_sites
+
+    function = script.parents[script.parents[binding.node]]
+    if not isinstance(function, ast.FunctionDef):
+        return
+    names = tuple(p.arg for p in [*function.args.posonlyargs, *function.args.args])
+    if function.name == "__init__":
+        sites = [(s, c, offset) for s, c, offset in script.project.calls_of(function, script)]
+    else:
+        sites = [(s.script, s.call, s.offset) for s in call_sites(script, function)[0]]
+    for owner, call, offset in sites:
+        if (given := owner.bind(call, names[offset:]).get(binding.name)) is not None:
+            yield owner, given
 
 
 def _is_changed(script: Script, mention: ast.expr) -> bool:
@@ -100,18 +136,19 @@ def _second_names(script: Script, mention: ast.expr) -> Iterator[_Name]:
                 yield from _parameters(script, call, mention)
         case ast.arguments():
             positional = [*parent.posonlyargs, *parent.args]
-            defaults = dict(zip(map(id, parent.defaults), positional[len(positional) - len(parent.defaults) :]))
-            defaults |= {id(d): a for a, d in zip(parent.kwonlyargs, parent.kw_defaults) if d is not None}
-            if id(mention) in defaults:
-                yield ast.Name, defaults[id(mention)].arg, script.parents.get(parent)
+            last = positional[len(positional) - len(parent.defaults) :]
+            given = zip([*last, *parent.kwonlyargs], [*parent.defaults, *parent.kw_defaults], strict=True)
+            for parameter, default in given:
+                if default is mention:
+                    yield ast.Name, parameter.arg, script.parents.get(parent)
 
 
 def _named(script: Script, target: ast.expr) -> Iterator[_Name]:
     if isinstance(target, ast.Attribute):
         yield ast.Attribute, target.attr, None
     elif isinstance(target, ast.Name):
-        scope = script.names.scope_of(target)
-        owner = scope.elsewhere.get(target.id, scope).node
+        found = script.names.scope_of(target).lookup(target.id)
+        owner = found[0].node if found else None
         yield ast.Name, target.id, owner if isinstance(owner, FUNCTIONS) else None
 
 
@@ -141,15 +178,12 @@ def stores(project: Project, attr: str) -> Iterator[tuple[Script, ast.AST, ast.e
     """
     for script in list(project.scripts.values()):
         for node in script.all(ast.Attribute):
-            if node.attr == attr and not isinstance(node.ctx, ast.Load):
-                yield script, node, node.value
-            elif node.attr == "__dict__" and _is_written(script, node):
+            is_set = node.attr == attr and not isinstance(node.ctx, ast.Load)
+            if is_set or (node.attr == "__dict__" and _is_written(script, node)):
                 yield script, node, node.value
         for call in script.calls:
-            named = setattr_name(script, call)
-            if named is not None and named in ("", attr):
-                yield script, call, call.args[0]
-            elif script.called(call) == "builtins.vars" and call.args and _is_written(script, call):
+            is_vars = script.called(call) == "builtins.vars" and call.args and _is_written(script, call)
+            if is_vars or setattr_name(script, call) in ("", attr):
                 yield script, call, call.args[0]
 
 
@@ -173,9 +207,9 @@ def global_stores(script: Script, name: str) -> Iterator[Place]:
             yield script, call
     for other in list(script.project.scripts.values()):
         for node in other.all(ast.Attribute):
-            if node.attr == name and not isinstance(node.ctx, ast.Load):
-                if any(v.kind == "module" for v in other.values(node.value)):
-                    yield other, node
+            is_set = node.attr == name and not isinstance(node.ctx, ast.Load)
+            if is_set and any(v.kind == "module" for v in other.values(node.value)):
+                yield other, node
         for call in other.calls:
             if setattr_name(other, call) in ("", name) and any(v.kind == "module" for v in other.values(call.args[0])):
                 yield other, call
@@ -213,9 +247,10 @@ def is_new(script: Script, node: ast.expr | None, depth: int = 0) -> bool:
             if isinstance(node.func, ast.Attribute) and node.func.attr in _GIVES_HELD:
                 return script.called(node).startswith(("numpy.", "tensorflow."))
             for v in script.values(node.func):
-                if v.kind in ("function", "method") and isinstance(v.node, ast.FunctionDef) and v.script is not None:
-                    if depth > 4 or not all(is_new(v.script, r, depth + 1) for r in v.script.returns(v.node)):
-                        return False
+                known = v.kind in ("function", "method") and isinstance(v.node, ast.FunctionDef)
+                returned = v.script.returns(v.node) if known and v.script is not None else []  # type: ignore[arg-type]
+                if any(depth > 4 or not is_new(v.script, r, depth + 1) for r in returned):  # type: ignore[arg-type]
+                    return False
     return True
 
 
@@ -237,16 +272,25 @@ def holds_variables(script: Script, node: ast.expr | None, depth: int = 0) -> bo
         case ast.Call():
             if any(v.kind == "tensor" and v.name.endswith("Variable") for v in script.values(node)):
                 return True
-            return script.called(node) in _SAME_ELEMENTS and any(holds_variables(script, a, depth + 1) for a in node.args)
+            return script.called(node) in _SAME_ELEMENTS and any(
+                holds_variables(script, a, depth + 1) for a in node.args
+            )
         case ast.Name() if bindings := script.names.reaching(node):
             if any(v.kind == "tensor" and v.name.endswith("Variable") for v in script.values(node)):
                 return True
-            return any(b.kind in ("assign", "loop") and holds_variables(script, b.part or b.value, depth + 1) for b in bindings)
+            return any(
+                b.kind in ("assign", "loop") and holds_variables(script, b.part or b.value, depth + 1) for b in bindings
+            )
         case ast.ListComp() | ast.GeneratorExp():
             return holds_variables(script, node.elt, depth + 1)
-        case ast.BinOp() if not isinstance(node.op, ast.Add):
+        case ast.BinOp(op=ast.Add()):  # of lists: the sum of a variable is a tensor
+            sides = (node.left, node.right)
+            return any(holds_variables(script, s, depth + 1) for s in sides) and not any(
+                v.kind == "tensor" for s in sides for v in script.values(s)
+            )
+        case ast.BinOp():
             return False
-        case ast.BinOp() | ast.Subscript() | ast.IfExp() | ast.Tuple() | ast.List() | ast.Starred():
+        case ast.Subscript() | ast.IfExp() | ast.Tuple() | ast.List() | ast.Starred():
             parts = [c for c in ast.iter_child_nodes(node) if isinstance(c, ast.expr)]
             parts = [p for p in parts if not (isinstance(node, ast.Subscript) and p is node.slice)]
             return any(holds_variables(script, p, depth + 1) for p in parts)

@@ -263,6 +263,20 @@ def obstacles(script: Script, function: ast.AST | None, seen: set[ast.AST] | Non
                 yield Obstacle(node, script, f"XLA may not compile the gradient of a `while` loop ({script.at(node)})")
             elif isinstance(node, ast.For | ast.comprehension) and script.is_dataset(node.iter):
                 yield Obstacle(node.iter, script, "a loop over a dataset runs inside the step", True)
+            elif isinstance(node, ast.Subscript) and (
+                why := next(filter(None, map(_never, script.values(node.value))), "")
+            ):
+                yield Obstacle(node, script, f"`{script.text(node)}` ({script.at(node)}) {why}", True)
+
+
+def _never(made: Value | None) -> str:
+    """Why nothing that an object of TensorFlow does is compiled: of a table, a queue."""
+    if made is None or not isinstance(made.node, ast.Call) or not made.name.startswith("tensorflow."):
+        return ""
+    name = made.name.removeprefix("tensorflow.")
+    if not name.rpartition(".")[2][:1].isupper():  # a function: what it returns is a tensor
+        return ""
+    return next((f"{why}, which XLA cannot compile" for pattern, why in _NEVER if pattern.match(name)), "")
 
 
 def _of_call(script: Script, call: ast.Call, seen: set[ast.AST]) -> Iterator[Obstacle]:
@@ -275,6 +289,8 @@ def _of_call(script: Script, call: ast.Call, seen: set[ast.AST]) -> Iterator[Obs
             case "method":
                 if isinstance(callee.node, ast.FunctionDef) and callee.script:
                     yield from obstacles(callee.script, callee.node, seen)
+                elif why := _never(callee.base):
+                    yield Obstacle(call, script, f"`{script.text(call.func)}` ({script.at(call)}) {why}", True)
                 elif callee.base is not None and callee.base.kind in (
                     "unknown",
                     "parameter",

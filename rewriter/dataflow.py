@@ -50,13 +50,19 @@ PASS, TURN, CALL, DECODES = Cost(1), Cost(sample=0.3), Cost(batch=1), Cost(batch
 
 
 NUMPY_DRAWS, PYTHON_DRAWS, MAY_DRAW = "numpy.random", "random", "numpy.random, perhaps"
+#: Whoever looks at it later sees something else.
+CLOCK = "time"
 
 _CHEAP_NUMPY = frozenset(
     "reshape shape size ndim expand_dims squeeze transpose arange ceil floor asarray newaxis prod max min int32 int64 "
     "float32 float64 uint8 array_split split linspace zeros_like".split()
 )
 _READS_FILES = frozenset("load loadtxt genfromtxt fromfile memmap".split())
-VIEWS = frozenset("reshape asarray squeeze transpose expand_dims ravel swapaxes atleast_2d rollaxis moveaxis".split())
+VIEWS = frozenset(
+    "reshape asarray squeeze transpose expand_dims ravel swapaxes atleast_2d rollaxis moveaxis split array_split "
+    "hsplit vsplit asanyarray ascontiguousarray broadcast_to".split()
+)
+_VIEWING = frozenset("reshape squeeze transpose ravel swapaxes view get items values astype".split())
 _WRITES_FIRST = frozenset("put copyto place fill_diagonal putmask".split())
 _MAKES_GENERATOR = frozenset({"RandomState", "default_rng", "Generator", "SeedSequence"})
 
@@ -65,6 +71,8 @@ _WORKING = frozenset(
     "cv2 PIL scipy skimage imageio librosa soundfile pandas h5py albumentations imgaug pickle cPickle gzip csv json "
     "nltk lmdb wave tarfile zipfile struct pydicom nibabel SimpleITK".split()
 )
+_FLAGS = ("os.path.exists", "os.path.isfile")
+_NOW = (".now", ".utcnow", ".today")
 _HARMLESS = frozenset(
     "math os itertools functools copy re string collections time operator six glob pathlib datetime sys typing "
     "builtins".split()
@@ -207,6 +215,7 @@ class Walk:
                     self.store(target)
             case ast.For():
                 self.visit(node.iter)
+                self.asked(node.iter)
                 self.store(node.target)
                 self.repeated([*node.body, *node.orelse], over_samples=not _yields(node))
             case ast.While():
@@ -241,6 +250,7 @@ class Walk:
         match node:
             case ast.For():
                 self.visit(node.iter)
+                self.asked(node.iter)
                 self.store(node.target)
                 self.facts.cost = Cost()  # once for all batches
             case ast.With():
@@ -265,6 +275,7 @@ class Walk:
     def comprehension(self, node: ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp) -> None:
         first = node.generators[0].iter
         self.visit(first)
+        self.asked(first)
         hidden = [n.id for g in node.generators for n in ast.walk(g.target) if isinstance(n, ast.Name)]
         parts: list[ast.AST] = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
         parts += [p for g in node.generators for p in [g.iter, *g.ifs] if p is not first]
@@ -293,15 +304,66 @@ class Walk:
         if path := self.base(target):
             self.facts.overwrites.setdefault(path, node)
             self.change(path, node)
-        if isinstance(target, ast.Name) and target.id not in self.hidden:
-            scope = self.script.names.scope_of(target)
-            found = scope.lookup(target.id)
-            for binding in found[1] if found else ():
-                if binding.kind == "assign" and isinstance(binding.value, ast.Subscript) and not binding.path:
-                    viewed = self.base(binding.value)
-                    if viewed and not meets(viewed, path):
-                        self.facts.overwrites.setdefault(viewed, node)
-                        self.change(viewed, node)
+        for viewed in self.owners(target):
+            if not meets(viewed, path):
+                self.facts.overwrites.setdefault(viewed, node)
+                self.change(viewed, node)
+
+    def owners(self, target: ast.AST) -> set[str]:
+        """What else changes when the contents of `a`, `a[0]` or `a.T` do."""
+        while isinstance(target, ast.Subscript | ast.Attribute | ast.Starred):
+            target = target.value
+        if not isinstance(target, ast.Name) or target.id in self.hidden:
+            return set()
+        return self.viewed(target)
+
+    def change_object(self, target: ast.expr, node: ast.AST) -> None:
+        """An object changes, by whatever name it goes."""
+        self.change(self.base(target), node)
+        for viewed in self.owners(target):
+            self.change(viewed, node)
+
+    def viewed(self, name: ast.Name) -> set[str]:
+        """What has the same memory as a variable: `data` after `x, y = data[:, :-1], data[:, -1]`."""
+        found: set[str] = set()
+        todo, seen = [name], {name.id}
+        while todo:
+            next_name = todo.pop()
+            scope = self.script.names.scope_of(next_name).lookup(next_name.id)
+            for binding in scope[1] if scope else ():
+                value = (binding.part or binding.value) if binding.kind == "assign" else None
+                for node in self.same_memory(value) if value is not None else ():
+                    if path := self.base(node):
+                        found.add(path)
+                    if isinstance(node, ast.Name) and node.id not in seen:
+                        seen.add(node.id)
+                        todo.append(node)
+        return found
+
+    def same_memory(self, node: ast.expr) -> list[ast.expr]:
+        """The variables that the value of an expression may share its contents with."""
+        match node:
+            case ast.Name():
+                return [node]
+            case ast.Attribute():
+                return [node, *(self.same_memory(node.value) if node.attr in ("T", "flat", "real") else [])]
+            case ast.Subscript():
+                return self.same_memory(node.value)
+            case ast.Tuple() | ast.List():
+                return [n for e in node.elts for n in self.same_memory(e)]
+            case ast.Dict():
+                return [n for e in node.values for n in self.same_memory(e)]
+            case ast.IfExp():
+                return [*self.same_memory(node.body), *self.same_memory(node.orelse)]
+            case ast.Call(func=func):
+                called = self.script.called(node)
+                if called.startswith("numpy."):
+                    return self.same_memory(node.args[0]) if called.rpartition(".")[2] in VIEWS and node.args else []
+                if any(is_project(v) and v.kind == "function" for v in self.script.values(func)):
+                    return [n for a in node.args for n in self.same_memory(a)]
+                if isinstance(func, ast.Attribute) and func.attr in _VIEWING:
+                    return self.same_memory(func.value)
+        return []
 
     def outlives_batch(self, target: ast.AST) -> bool:
         """A variable of a generator that is not made anew in its loop is there for the next batch as well."""
@@ -324,8 +386,17 @@ class Walk:
         )
 
     def name(self, node: ast.Name | ast.Attribute) -> None:
+        if isinstance(node, ast.Attribute) and self.is_property(node):
+            self.change_object(node.value, node)
+            self.facts.reader = self.facts.reader or node
         if found := self.path(node):
             self.read(found, node)
+            root: ast.expr = node
+            while isinstance(root, ast.Attribute):
+                root = root.value
+            if isinstance(root, ast.Name) and root.id not in self.hidden:
+                for viewed in self.viewed(root):
+                    self.read(viewed, node)
         elif isinstance(node, ast.Attribute):
             self.visit(node.value)
 
@@ -353,6 +424,17 @@ class Walk:
             self.spend(PASS)
         self.visit(node.value)
         self.visit(node.slice)
+        self.asked(node.value)
+
+    def asked(self, node: ast.expr) -> None:
+        """An object of the project that is gone through or indexed: its `__next__` or `__getitem__` does anything."""
+        if isinstance(node, ast.Call) and self.script.called(node) in ("builtins.zip", "builtins.enumerate"):
+            for argument in node.args:
+                self.asked(argument)
+        elif any(self.has_method(v, "__iter__", "__next__", "__getitem__") for v in self.script.values(node)):
+            self.change_object(node, node)
+            self.change(NUMPY_DRAWS, node)
+            self.facts.reader = self.facts.reader or node
 
     def picks_rows(self, index: ast.expr) -> bool:
         """An index of several rows that are not one slice: they are copied one by one."""
@@ -423,6 +505,25 @@ class Walk:
                 self.visit(node.func)
                 self.facts.unseen = self.facts.unseen or node
 
+    def is_property(self, node: ast.Attribute) -> bool:
+        """Is it computed by a method of the project?"""
+        for value in self.script.values(node.value):
+            cls = value.cls
+            if cls is not None and cls.script is not None and isinstance(cls.node, ast.ClassDef):
+                found = cls.script.method(cls.node, node.attr)
+                if found is not None and any(ast.unparse(d).endswith("property") for d in found[1].decorator_list):
+                    return True
+        return False
+
+    def has_method(self, value: Value, *names: str) -> bool:
+        cls = value.cls
+        return (
+            cls is not None
+            and cls.script is not None
+            and isinstance(cls.node, ast.ClassDef)
+            and any(cls.script.method(cls.node, name) is not None for name in names)
+        )
+
     def instance(self, node: ast.expr) -> bool:
         """Of a class of the project, whose `__len__` may be anything."""
         return any(v.cls is not None for v in self.script.values(node))
@@ -457,6 +558,11 @@ class Walk:
         for part in function.body if isinstance(function, ast.FunctionDef) else [function.body]:
             inner.visit(part)
         facts = inner.facts
+        for parameter, argument in arguments.given.items():  # what has the same memory changes as well
+            for changed in (facts.changes, facts.overwrites):
+                hit = next((n for p, n in changed.items() if given.get(parameter) and meets(p, given[parameter])), None)
+                if hit is not None:
+                    changed.update({v: hit for v in self.owners(argument) if v not in changed})
         # a name that the function binds is its own, unless it is declared global
         facts.changes.update({p: n for p, n in facts.binds.items() if "::" in p})
         facts.binds = {}
@@ -514,6 +620,8 @@ class Walk:
                 self.spend(DECODES if ".image." in name else PASS)
             else:
                 facts.graph = facts.graph or node
+        elif name.startswith("time.") or name.endswith(_NOW) or (name in _FLAGS and isinstance(first, ast.Constant)):
+            self.change(CLOCK, node)
         elif root not in _HARMLESS:
             facts.unseen = facts.unseen or node
 
@@ -549,7 +657,7 @@ class Walk:
         elif attr in ("fill", "partition", "resize", "itemset", "put"):
             self.overwrite(func.value, node)
         elif attr in _LIST_CHANGES:
-            self.change(receiver, node)
+            self.change_object(func.value, node)
             if attr in ("sort", "reverse"):
                 self.overwrite(func.value, node)
             if receiver and attr not in ("sort", "reverse"):
@@ -562,7 +670,7 @@ class Walk:
         else:
             if any(b.symbol.split(".")[0] in _OF_ONE_THREAD for b in import_bindings(self.script)):
                 self.facts.unseen = self.facts.unseen or node
-            self.change(receiver, node)
+            self.change_object(func.value, node)
             self.change(NUMPY_DRAWS if "batch" in attr or attr in _MIXING else MAY_DRAW, node)
             if not is_mnist_reader(self.script, func):
                 self.facts.reader = self.facts.reader or node

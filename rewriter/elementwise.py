@@ -150,6 +150,8 @@ class _Walk:
             raise _No(f"what `{_text(script, at)}` does is not seen ({script.at(at)})", at, by_layers)
         if self.depth > 5 or isinstance(node, ast.AsyncFunctionDef) or owner.is_generator(node):
             raise _No(f"`{callee.name}` is not followed ({script.at(at)})", at)
+        if _is_signed(node):
+            raise _No(f"the signature of `{callee.name}` is that of one element ({owner.at(node)})", at)
         arguments = node.args
         names = [a.arg for a in [*arguments.posonlyargs, *arguments.args]]
         if callee.kind == "method" and names:
@@ -421,6 +423,14 @@ class _Body:
         if named:
             raise _No(f"what `{script.text(call)}` is given is not seen ({script.at(call)})", call)
         return self.walk.call(script, callee, given, call)
+
+
+def _is_signed(function: ast.AST) -> bool:
+    """`@tf.function(input_signature=[...])`, or what may be one."""
+    return any(
+        isinstance(d, ast.Call) and (len(d.args) > 1 or any(k.arg in (None, "input_signature") for k in d.keywords))
+        for d in getattr(function, "decorator_list", ())
+    )
 
 
 def _is_none(node: ast.expr) -> bool:

@@ -12,19 +12,27 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from typing import TypeAlias
 
 from .edits import Delete, Edit, Insert
 from .scopes import Binding
 from .script import Script
-from .steps import Loop, loops_around
+from .steps import Loop, block_of, loops_around
 
 _LEAVES = (ast.Return, ast.Break, ast.Continue, ast.Yield, ast.YieldFrom, ast.Await, ast.Global, ast.Nonlocal)
 
 
-class Lift:
-    """Statements side by side in a block of `loop`, and the function that they become, in front of `loop`."""
+#: What a function is put in front of.
+Anchor: TypeAlias = Loop | ast.FunctionDef
 
-    def __init__(self, script: Script, statements: Sequence[ast.stmt], loop: Loop) -> None:
+
+class Lift:
+    """Statements side by side in a block of `loop`, and the function that they become, in front of `loop`.
+
+    `loop` may also be the function that the statements stand in: what it is given is then handed over, too.
+    """
+
+    def __init__(self, script: Script, statements: Sequence[ast.stmt], loop: Anchor) -> None:
         self.script, self.statements, self.loop = script, list(statements), loop
         self.nodes = {n for s in statements for n in ast.walk(s)}
         self.in_loop = set(ast.walk(loop))
@@ -36,7 +44,7 @@ class Lift:
         """The names that the statements give a value, in order; those of comprehensions and functions inside not."""
         found: dict[str, None] = {}
         for statement in self.statements:
-            for node in _own(statement):
+            for node in own(statement):
                 if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
                     found[node.id] = None
                 elif isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -140,13 +148,24 @@ class Lift:
     @cached_property
     def _deletions(self) -> list[ast.Delete]:
         """`del tape` behind the statements, of names that are theirs alone."""
-        found = []
-        for node in self.script.all(ast.Delete):
-            names = [t.id for t in node.targets if isinstance(t, ast.Name)]
-            if node not in self.nodes and any(n in self.bound and n not in self.outputs for n in names):
-                if self.script.names.scope_of(node) is self.script.names.scope_of(self.statements[0]):
-                    found.append(node)
-        return found
+        scope = self.script.names.scope_of(self.statements[0])
+        own_names = set(self.bound) - set(self.outputs)
+        return [
+            node
+            for node in self.script.all(ast.Delete)
+            if node not in self.nodes
+            and any(isinstance(t, ast.Name) and t.id in own_names and self._is_left(t) for t in node.targets)
+            and self.script.names.scope_of(node) is scope
+        ]
+
+    def _is_left(self, deleted: ast.Name) -> bool:
+        """Is a name deleted that has its value from the statements, and not from another place?"""
+        last = self.statements[-1].end_lineno or 0
+        around = next(iter(loops_around(self.script, self.statements[0])), None)
+        if around is not None and around in self.script.enclosing(deleted, ast.For, ast.While):
+            return True
+        others = [b.node for b in self._owned(deleted.id) if b.node not in self.nodes]
+        return deleted.lineno > last and not any(last < _place(n)[0] < deleted.lineno for n in others)
 
     def _owned(self, name: str) -> list[Binding]:
         scope = self.script.names.scope_of(self.statements[0])
@@ -163,6 +182,10 @@ class Lift:
             if isinstance(node, ast.Constant | ast.JoinedStr) and node.lineno != node.end_lineno:
                 return f"a string of several lines stands in the step ({script.at(node)})"
         first, last = self.statements[0], self.statements[-1]
+        if self._between and len({s.lineno for s in (*self.statements, *self._between)}) < len(self.statements) + len(
+            self._between
+        ):
+            return f"several statements stand in one line ({script.at(first)})"
         lines = script.source.lines
         if lines[first.lineno - 1][: self._column(first)].strip():
             return f"the step begins within a line ({script.at(first)})"
@@ -173,11 +196,12 @@ class Lift:
             names = [t.id if isinstance(t, ast.Name) else "" for t in deletion.targets]
             alone = all(n in self.bound and n not in self.outputs and n not in self.inputs for n in names)
             if not alone or self.script.parents[deletion] is not self.script.parents[first]:
-                return f"`{script.text(deletion)}` ({script.at(deletion)}) deletes what belongs to the step"
+                return f"`del` ({script.at(deletion)}) deletes what belongs to the step, and something else"
         for call in script.calls:
-            if script.called(call) in ("builtins.locals", "builtins.vars", "builtins.exec") and len(call.args) < 2:
-                if script.function_of(call) is script.function_of(first) and (call.func.id != "vars" or not call.args):  # type: ignore[attr-defined]
-                    return f"`{script.text(call)}` ({script.at(call)}) may need the step's names"
+            asks = script.called(call) in ("builtins.locals", "builtins.vars", "builtins.exec")
+            around = script.function_of(call) is script.function_of(first)
+            if asks and around and not (call.args and script.called(call) == "builtins.vars"):
+                return f"`{script.text(call)}` ({script.at(call)}) may need the step's names"
         if any(line.rstrip("\r\n").endswith("\\") for line in self._lines):
             return f"a line of the step goes on behind a backslash ({script.at(first)})"
         try:
@@ -191,12 +215,27 @@ class Lift:
 
     @cached_property
     def _lines(self) -> list[str]:
-        """The statements' lines with the comments directly above them."""
+        """The statements' lines with the comments directly above them, without what stays between them."""
         lines = self.script.source.lines
-        start = self.statements[0].lineno - 1
+        start = self._start(self.statements[0])
+        stay = {at for s in self._between for at in range(self._start(s), s.end_lineno or 0)}
+        kept = [at for at in range(start, self.statements[-1].end_lineno or 0) if at not in stay]
+        return [lines[at].rstrip("\r\n") for at in kept]
+
+    def _start(self, statement: ast.stmt) -> int:
+        """The index of a statement's first line, or of that of the comments directly above it."""
+        lines = self.script.source.lines
+        start = statement.lineno - 1
         while start > 0 and lines[start - 1].lstrip().startswith("#"):
             start -= 1
-        return [line.rstrip("\r\n") for line in lines[start : self.statements[-1].end_lineno]]
+        return start
+
+    @cached_property
+    def _between(self) -> list[ast.stmt]:
+        """Statements among these that are not moved: they then stand behind the call."""
+        block = block_of(self.script, self.statements[0])
+        inner = block[block.index(self.statements[0]) : block.index(self.statements[-1]) + 1]
+        return [s for s in inner if s not in self.statements]
 
     @property
     def _unit(self) -> str:
@@ -278,7 +317,7 @@ def _place(node: ast.AST) -> tuple[int, int]:
     return getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
 
 
-def _own(node: ast.AST) -> list[ast.AST]:
+def own(node: ast.AST) -> list[ast.AST]:
     """Without what comprehensions, functions and lambdas inside bind."""
     found: list[ast.AST] = []
     todo = [node]
@@ -300,21 +339,29 @@ def _binds(script: Script, statements: Sequence[ast.stmt], name: str) -> bool:
         match statement:
             case ast.If():
                 known = script.constant(statement.test)
-                ways = [statement.body, statement.orelse] if known is None else [statement.body, statement.orelse][not known :][:1]
+                ways = (
+                    [statement.body, statement.orelse]
+                    if known is None
+                    else [statement.body, statement.orelse][not known :][:1]
+                )
                 if all(_binds(script, way, name) for way in ways):
                     return True
             case ast.With() | ast.For():
-                targets = [i.optional_vars for i in statement.items] if isinstance(statement, ast.With) else [statement.target]
+                targets = (
+                    [i.optional_vars for i in statement.items]
+                    if isinstance(statement, ast.With)
+                    else [statement.target]
+                )
                 held = {n.id for t in targets if t is not None for n in ast.walk(t) if isinstance(n, ast.Name)}
                 if name in held or _binds(script, statement.body, name):
                     return True
             case ast.Try() | ast.While():
                 pass
             case _:
-                for node in _own(statement):
-                    if getattr(node, "name", getattr(node, "id", "")) == name:
-                        if not isinstance(getattr(node, "ctx", None), ast.Load | ast.Del):
-                            return True
+                for node in own(statement):
+                    is_bound = not isinstance(getattr(node, "ctx", None), ast.Load | ast.Del)
+                    if is_bound and getattr(node, "name", getattr(node, "id", "")) == name:
+                        return True
     return False
 
 

@@ -35,8 +35,7 @@ _BOUNDED = frozenset("softmax sigmoid hard_sigmoid tanh hard_tanh softsign relu6
 _RECURRENT = frozenset("SimpleRNN LSTM GRU ConvLSTM1D ConvLSTM2D ConvLSTM3D".split())
 
 _FAILS_IN_KERAS3 = frozenset(
-    "RandomGaussianBlur RandomErasing RandomElasticTransform CutMix MixUp STFTSpectrogram "
-    "ActivityRegularization".split()
+    "RandomGaussianBlur RandomErasing RandomElasticTransform CutMix MixUp STFTSpectrogram".split()
 )
 _NO_BFLOAT16_IN_KERAS2 = frozenset("RandomRotation RandomZoom RandomTranslation".split())
 _POSITIONS = {
@@ -59,8 +58,10 @@ def needs_float32(script: Script, call: ast.Call, name: str, *, float16: bool, k
     given = script.bind(call, _POSITIONS.get(name, ()))
     if name == "Normalization":  # statistics and raw features do not fit 16 bits
         return True
-    if keras3 and (name in _FAILS_IN_KERAS3 or _is_given(script, given.get("activity_regularizer"))):
-        return True  # the penalty of a 16-bit layer cannot be added to the loss
+    if name == "ActivityRegularization" or _is_given(script, given.get("activity_regularizer")):
+        return True  # a penalty in 16 bits may overflow, and Keras 3 and own steps cannot add it to the loss
+    if keras3 and name in _FAILS_IN_KERAS3:
+        return True
     if keras2 and not float16 and name in _NO_BFLOAT16_IN_KERAS2:
         return True
     if not float16:

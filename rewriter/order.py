@@ -23,7 +23,7 @@ _MOST = 40
 
 
 def runs_before(script: Script, node: ast.AST, first: tuple[Script, ast.AST], fresh: Sequence[ast.AST] = ()) -> bool:
-    """Does `node` run only before `first`? Loops in `fresh` do not count: what they repeat is made anew by them."""
+    """Does `node` run only before `first`? What loops and functions in `fresh` repeat is made anew."""
     return all(_before(a, b, fresh) for a in _chains(script, node) for b in _chains(*first))
 
 
@@ -65,13 +65,17 @@ def _calls(script: Script, function: ast.AST) -> list[tuple[Script, ast.Call]]:
 
 
 def _before(a: Chain, b: Chain, fresh: Sequence[ast.AST]) -> bool:
-    for (script, here), (other, there) in zip(a, b, strict=False):
+    within = [i for i, (s, n) in enumerate(a) if s is not None and n is not None and _function(s, n) in fresh]
+    for index, ((script, here), (other, there)) in enumerate(zip(a, b, strict=False)):
         if (script, here) == _UNSEEN or (other, there) == _UNSEEN:
             if (script, here) == (other, there):
                 continue
             return (other, there) == _UNSEEN and len(a) == 1  # a module's own code runs when it is imported
         assert script and other and here is not None and there is not None
         if here is there:
+            is_anew = bool(within) and index < within[0]  # a call of the function that makes it anew
+            if not is_anew and set(_loops(script, here)) - set(fresh):
+                return False
             continue
         if script is not other:
             return len(a) == 1

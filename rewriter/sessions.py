@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from .dataflow import (
     CALL,
+    CLOCK,
     LOOPS,
     MAY_DRAW,
     NUMPY_DRAWS,
@@ -32,6 +33,7 @@ from .dataflow import (
 from .scopes import Binding
 from .script import Script
 from .source import children
+from .values import Value
 
 # -- run calls and their feeds -----------------------------------------------------------------------------------------
 
@@ -65,12 +67,20 @@ def runs(script: Script) -> list[Run]:
     """Every call of `run` or `eval` whose feed dict is written out, in source order."""
     found = []
     for call in script.calls:
-        if isinstance(call.func, ast.Attribute) and call.func.attr in ("run", "eval"):
+        if isinstance(call.func, ast.Attribute) and call.func.attr in ("run", "eval") and _of_graph(script, call.func):
             for argument in [*call.args, *(k.value for k in call.keywords if k.arg == "feed_dict")]:
                 feed = _dict(script, argument)
                 if feed is not None and (entries := _entries(script, feed)):
                     found.append(Run(script, call, argument, feed, tuple(entries)))
     return found
+
+
+def _of_graph(script: Script, func: ast.Attribute) -> bool:
+    """Is it a method of a session, tensor or operation, as far as is known, and not one of some other class?"""
+    return not any(
+        value.cls is not None or (value.kind == "object" and _OTHER_CLASS.match(value.name))
+        for value in script.values(func.value)
+    )
 
 
 def _dict(script: Script, node: ast.expr) -> ast.Dict | None:
@@ -100,6 +110,8 @@ def placeholder_of(script: Script, node: ast.expr) -> ast.Call | None:
 
 #: What a placeholder of a rate or flag is called, whose shape is not given.
 _RATES = re.compile(r"rate|\blr\b|_lr\b|keep|prob|drop|phase|training|is_train|momentum|temperature|epsilon")
+#: A class of another library that makes no sessions.
+_OTHER_CLASS = re.compile(r"(?!tensorflow\.|keras\.|tf_keras\.)(\w+\.)+[A-Z]\w*(?<!Session)$")
 _TRAINS = re.compile(r"train|optim|minimi[sz]|solver|update_op|apply_grad", re.IGNORECASE)
 
 
@@ -146,6 +158,7 @@ class Plan:
     unit: str = "    "  # one level of indentation
     removed: list[ast.stmt] = field(default_factory=list)
     fetched: list[Entry] = field(default_factory=list)  # used again after the run: it gives them back
+    shown: ast.If | None = None  # what is done in some steps only, and alone uses the batch again
     endless: bool = False
     goes_on: bool = False  # a second call of the loop's function goes on where the first stopped
     lengths: dict[ast.Call, str] = field(default_factory=dict)  # `len(order)`, and what says the same without it
@@ -276,6 +289,9 @@ class _Mover:
     # -- what is a batch -------------------------------------------------------------------------------------------
 
     def plan(self) -> Plan | None:
+        for node in ast.walk(self.outer):
+            if isinstance(node, _UNFOLLOWED):
+                raise Stays(self.run.call, f"the loop is not understood ({self.script.at(node)})")
         self.batch = [e for e in self.run.entries if self._is_batch(e)]
         if not self.batch:
             return None
@@ -299,6 +315,7 @@ class _Mover:
             self._check_drained(result)
         result.unit = self.unit
         result.body = self._written(result)
+        self._check_rebound(result)
         return result
 
     def _is_batch(self, entry: Entry) -> bool:
@@ -377,10 +394,21 @@ class _Mover:
                 raise Stays(run.call, f"the run call may be tried again ({script.at(block)})")
             if isinstance(block, LOOPS) and block.orelse:
                 raise Stays(run.call, f"the loop has an `else` ({script.at(block)})")
+        for attempt in script.enclosing(self.outer, ast.Try):
+            assert isinstance(attempt, ast.Try)
+            if script.function_of(attempt) is script.function_of(run.call) and self.outer in _inside(attempt):
+                for handler in attempt.handlers:
+                    if not self._lets_pass(handler):
+                        raise Stays(run.call, f"what prepares the batch may end the loop ({script.at(handler)})")
         if not self.drains:
             for node in ast.walk(self.outer):
                 if isinstance(node, ast.Call) and script.called(node).rpartition(".")[2].endswith("Session"):
                     raise Stays(run.call, f"every session would begin with the first batch ({script.at(node)})")
+        self._check_session()
+        if any(k is None for k in run.feed.keys):
+            raise Stays(run.call, f"the feed dict holds what is not seen ({script.at(run.feed)})")
+        if len({e.placeholder for e in self.batch}) < len(self.batch):
+            raise Stays(run.call, f"one placeholder is fed twice ({script.at(run.feed)})")
         holder = run.holder
         if holder is not None:
             if holder not in self.statements:
@@ -393,6 +421,32 @@ class _Mover:
             self.reused = bool(others)
             if others and not all(self._follows(n) for n in others):
                 raise Stays(run.call, f"one batch is used by two `run` calls ({script.at(others[0])})", TWICE)
+
+    def _check_session(self) -> None:
+        """One session runs the whole loop: another would begin with the first batch."""
+        walk, call = Walk(self.script), self.run.call
+        sessions = [k.value for k in call.keywords if k.arg == "session"]
+        if call.args[:1] == [self.run.argument]:
+            sessions += call.args[1:2]  # `train.run({x: batch}, sess)`
+        if isinstance(call.func, ast.Attribute):
+            sessions.append(call.func.value)
+        paths = [p for s in sessions if s is not self.run.argument and (p := walk.path(s))]
+        for statement in [self.outer, *self.statements]:
+            facts = self.facts[statement]
+            for path, node in [*facts.binds.items(), *facts.changes.items()]:
+                if any(path == p or p.startswith(f"{path}.") for p in paths):
+                    raise Stays(call, f"every session would begin with the first batch ({self.script.at(node)})")
+
+    def _lets_pass(self, handler: ast.ExceptHandler) -> bool:
+        """Is it for errors of the graph, for all of them, or for being stopped, rather than for the end of the data?"""
+        kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+        names = [self.script.symbol(k) for k in kinds if k is not None]
+        return all(
+            n.startswith("tensorflow.")
+            or n
+            in ("builtins.KeyboardInterrupt", "builtins.SystemExit", "builtins.Exception", "builtins.BaseException")
+            for n in names
+        )
 
     def _follows(self, use: ast.Name) -> bool:
         """Does the feed dict go to another run call, after this one and in the same turn of the loop?"""
@@ -598,7 +652,9 @@ class _Mover:
         script = self.script
         removed = {s for s in self.kept if not isinstance(s, ast.Break | ast.Continue)}
         fetched: list[Entry] = []
+        again: list[ast.AST] = []  # the uses of what is fetched
         while True:
+            again.clear()
             staying = self._staying(removed)
             reads: list[tuple[str, ast.AST]] = [
                 (p, n) for s in staying if not (self.drains and s is self.outer) for p, n in self.facts[s].reads.items()
@@ -623,6 +679,7 @@ class _Mover:
                     continue
                 if not self._cheap_to_repeat(statement) and (back := self._given_back(statement, uses)) is not None:
                     fetched += [e for e in back if e not in fetched]
+                    again += uses
                     continue
                 twice = statement
                 break
@@ -641,6 +698,8 @@ class _Mover:
         result.removed = self._whole(removed)
         self.staying = self._staying(removed)
         result.fetched = [e for e in self.batch if e in fetched]
+        if fetched and not self.reused:
+            result.shown = self._shown_in(again)
         if self.reused:
             if not all(isinstance(e.value, ast.Name) for e in self.batch):
                 raise Stays(self.run.call, "one batch is used by two `run` calls", TWICE)
@@ -809,6 +868,27 @@ class _Mover:
             entries.append(entry)
         return entries
 
+    def _shown_in(self, uses: list[ast.AST]) -> ast.If | None:
+        """The `if step % 100 == 0:` directly after the step that has all these uses in it."""
+        script = self.script
+        body = script.parents[self.step].body  # type: ignore[attr-defined]
+        place = body.index(self.step) + 1
+        shown = body[place] if place < len(body) else None
+        if (
+            not isinstance(shown, ast.If)
+            or shown.orelse
+            or shown.body[0].lineno == shown.lineno
+            or any(
+                isinstance(n, ast.Constant | ast.JoinedStr) and n.end_lineno != n.lineno for n in ast.walk(shown)
+            )  # which another indentation would change
+            or not {script.statement(u) for u in uses} <= set(_inside(shown))
+        ):
+            return None
+        facts, own = self.facts[shown], self.facts[self.step].binds
+        if facts.graph or facts.unseen or facts.reader or facts.shows or facts.changes:
+            return None  # the condition is looked at before the step
+        return None if any(meets(p, q) for p in [*own, *self._results()] for q in facts.reads) else shown
+
     def _opaque(self, statement: ast.stmt) -> set[str]:
         """What a statement changes apart from its own names: the reader that it takes the batch from."""
         return {p for p in self.facts[statement].changes if p not in self.facts[statement].binds}
@@ -840,6 +920,12 @@ class _Mover:
                     )
                 continue
             for path, other in [*feed.reads.items(), *feed.changes.items()]:
+                if change == path == CLOCK:
+                    where = script.at(other)
+                    raise Stays(
+                        self.run.call,
+                        f"what the loop looks at ({where}) may be something else where batches are prepared ahead",
+                    )
                 if touches(change, path):
                     raise Stays(
                         self.run.call,
@@ -882,6 +968,16 @@ class _Mover:
             )
         ):
             raise Stays(self.run.call, f"the loop takes its batches from an iterator ({script.at(loop)})", DRAINS)
+        made = all(  # for this very loop
+            isinstance(n, ast.Call) and all(v.kind == "generator" for v in script.values(n))
+            for n in _iterated(script, loop.iter)
+        )
+        if not made and (early := self._early_ends()):
+            raise Stays(
+                self.run.call,
+                f"`{script.text(loop.iter)}` would be further than the loop when that ends ({script.at(early[0])})",
+                DRAINS,
+            )
         names = {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
         for statement in self.staying:
             for path, node in self.facts[statement].reads.items() if statement is not loop else ():
@@ -904,22 +1000,37 @@ class _Mover:
             if not isinstance(name, ast.Name | ast.Attribute | ast.Call):
                 continue
             for value in self.script.values(name):
-                if value.kind == "generator" or (value.kind == "symbol" and value.name in _ITERATORS):
+                if (
+                    value.kind == "generator"
+                    or (value.kind == "symbol" and value.name in _ITERATORS)
+                    or (not isinstance(name, ast.Call) and self._is_iterator(value))
+                ):
                     raise Stays(
                         self.run.call,
                         f"the loop takes its batches from an iterator ({self.script.at(loop)})",
                         DRAINS,
                     )
-                if isinstance(name, ast.Name) and value.kind in ("unknown", "parameter") and not self._indexed(name):
+                named = isinstance(name, ast.Name) or name in _iterated(self.script, loop.iter)
+                if named and value.kind in ("unknown", "parameter") and not self._indexed(name):
                     raise Stays(
                         self.run.call,
-                        f"`{name.id}` may be an iterator, which gives its items only once ({self.script.at(loop)})",
+                        f"`{ast.unparse(name)}` may be an iterator, which gives its items only once "
+                        f"({self.script.at(loop)})",
                         DRAINS,
                     )
 
-    def _indexed(self, name: ast.Name) -> bool:
+    def _is_iterator(self, value: Value) -> bool:
+        """Something with a name that gives its items only once: `pairs = zip(a, b)`."""
+        if isinstance(value.node, ast.GeneratorExp):
+            return True
+        called = value.script.called(value.node) if value.script and isinstance(value.node, ast.Call) else ""
+        return called in _ITERATORS or called in _ONCE or called.startswith("itertools.")
+
+    def _indexed(self, name: ast.expr) -> bool:
         """Something that is a sequence elsewhere, or one of the functions that make one."""
-        for mention in self.script.mentions(name.id):
+        if not isinstance(name, ast.Name | ast.Attribute):
+            return False
+        for mention in self.script.mentions(name.id if isinstance(name, ast.Name) else name.attr):
             parent = self.script.parents.get(mention)
             if isinstance(parent, ast.Subscript) and parent.value is mention:
                 return True
@@ -930,7 +1041,9 @@ class _Mover:
                 if called in ("builtins.len", "numpy.random.shuffle", "random.shuffle", "builtins.range"):
                     return True
         values = self.script.values(name)
-        return all(isinstance(v.node, ast.arg | ast.Name) and _is_counter(self.script, name) for v in values)
+        return isinstance(name, ast.Name) and all(
+            isinstance(v.node, ast.arg | ast.Name) and _is_counter(self.script, name) for v in values
+        )
 
     def _check_ends(self, result: Plan) -> None:
         """Where the loop may end early, nothing may come after it that sees how far the generator ran ahead."""
@@ -938,13 +1051,7 @@ class _Mover:
         shared = {c for c in self.moved.changes if not any(meets(c, b) for b in self._bound())}
         if not shared:
             return
-        early = [
-            s
-            for s in self.statements
-            if isinstance(s, ast.Break | ast.Return)
-            and s not in self.kept
-            and (isinstance(s, ast.Return) or next(script.enclosing(s, *LOOPS)) in self.blocks)
-        ]
+        early = self._early_ends()
         late = [s for s in self.kept if _position(s) > _position(self.step) and {*self.facts[s].changes} & shared]
         unbounded = self._is_endless(self.outer)
         if not (early or late or unbounded):
@@ -956,6 +1063,11 @@ class _Mover:
             walk = Walk(owner, seen=frozenset({function} if function is not None else ()))
             walk.visit(statement)
             after.add(walk.facts)
+        if self.drains and (
+            next(script.enclosing(self.outer, *LOOPS), None) is not None
+            or (isinstance(function, ast.FunctionDef) and len(script.project.calls_of(function, script)) != 1)
+        ):
+            after.add(self.moved)  # the loop itself comes again
         for change in shared:
             draws = change in (NUMPY_DRAWS, MAY_DRAW)
             for path, node in [*after.reads.items(), *after.changes.items()]:
@@ -1016,11 +1128,50 @@ class _Mover:
                         start[statement] = None
                     else:
                         rebound[name.id] = None
+        for statement in list(start):  # what it starts with is one of several: it has to be looked up
+            stored = [n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+            others = [s for s in start if s is not statement and _stores(s, stored)]
+            if others or any(n in rebound for n in stored):
+                del start[statement]
+                rebound.update({n: None for n in stored if n in bound})
         return sorted(start, key=_position), list(rebound)
+
+    def _check_rebound(self, result: Plan) -> None:
+        """A variable of the script that the generator goes on with: the loop may not set it as well."""
+        given = {n.id for e in result.fetched for n in ast.walk(e.value) if isinstance(n, ast.Name)}
+        for name in result.rebound:
+            if name in given:
+                raise Stays(self.run.call, f"`{name}` has a value before the loop", TWICE)
+            for statement in self.staying:
+                facts = self.facts[statement]
+                for path, node in [*facts.binds.items(), *facts.changes.items()]:
+                    if _shown(path).split(".")[0] == name:
+                        raise Stays(
+                            self.run.call,
+                            f"`{name}`, from which the batches start, is also used in the loop "
+                            f"({self.script.at(node)})",
+                        )
+        ends = [self.outer] if self._is_endless(self.outer) else self._early_ends()
+        if result.rebound and ends:
+            raise Stays(
+                self.run.call,
+                f"`{result.rebound[0]}` would be further than the loop when that ends ({self.script.at(ends[0])})",
+            )
+
+    def _early_ends(self) -> list[ast.stmt]:
+        """Where a loop around the step may end before its time, as the generator does not."""
+        return [
+            s
+            for s in self.statements
+            if isinstance(s, ast.Break | ast.Return)
+            and s not in self.kept
+            and (isinstance(s, ast.Return) or next(self.script.enclosing(s, *LOOPS)) in self.blocks)
+        ]
 
     def _before(self, name: ast.Name) -> tuple[Binding, ...]:
         scope = self.script.names.scope_of(name)
-        return tuple(b for b in scope.bindings.get(name.id, ()) if b.node is not name)
+        end = (self.outer.end_lineno or self.outer.lineno, 0)
+        return tuple(b for b in scope.bindings.get(name.id, ()) if b.node is not name and _position(b.node) <= end)
 
     def _repeats(self, statement: ast.stmt) -> bool:
         """A plain assignment before the loop in the same block, such as `step = 1`."""
@@ -1034,9 +1185,16 @@ class _Mover:
             _position(statement) < _position(self.outer)
             and all(isinstance(t, ast.Name | ast.Tuple) for t in statement.targets)
             and not (facts.changes or facts.graph or facts.unseen or facts.reader or _works(facts))
-            and not any(isinstance(n, ast.Call) for n in ast.walk(statement.value))
+            and not any(isinstance(n, ast.Call | ast.List | ast.Dict | ast.Set) for n in ast.walk(statement.value))
+            and not any(isinstance(n, ast.comprehension) for n in ast.walk(statement.value))
+            and all(self._is_settled(n) for n in ast.walk(statement.value) if isinstance(n, ast.Name))
             and not any(meets(p, q) for p in facts.reads for q in self._bound())
         )
+
+    def _is_settled(self, name: ast.Name) -> bool:
+        """Is it given one value, so that it still has that when the generator begins?"""
+        found = self.script.names.scope_of(name).lookup(name.id)
+        return found is None or len(found[1]) == 1
 
     def _block(self, body: list[ast.stmt], depth: int, result: Plan) -> list[str]:
         lines: list[str] = []
@@ -1072,7 +1230,7 @@ class _Mover:
             case ast.Subscript():
                 return not walk.picks_rows(node.slice) and self._may_be_overwritten(node.value, depth + 1)
             case ast.Name() if depth < 10:
-                if any(meets(walk.path(node), p) for p in self.overwritten):
+                if any(meets(q, p) for p in self.overwritten for q in (walk.path(node), *walk.viewed(node))):
                     return True
                 moved = {*self.kept, *self.frames}
                 inside = [b for b in self.script.names.reaching(node) if self.script.statement(b.node) in moved]
@@ -1166,8 +1324,12 @@ TWICE = "fetch the batch along with the step and feed it to the second call, or 
 DRAINS = "an initializable iterator, run down to OutOfRangeError in every epoch, takes its place"
 
 _COMPOUND = (ast.For, ast.While, ast.If, ast.With, ast.Try)
+#: Compound statements that are not looked into; `try: ... except*` from Python 3.11 on.
+_UNFOLLOWED = (ast.Match, ast.AsyncFor, ast.AsyncWith, *filter(None, [getattr(ast, "TryStar", None)]))
 _EMPTY = (*_COMPOUND, ast.Pass, ast.Break, ast.Continue)
 _ITERATORS = frozenset("builtins.iter builtins.map builtins.filter builtins.open builtins.next".split())
+#: Made anew wherever they are written in a loop's header; with a name of their own they are used up once.
+_ONCE = frozenset("builtins.zip builtins.enumerate builtins.reversed tqdm.tqdm".split())
 
 
 def _works(facts: Facts) -> bool:
@@ -1196,6 +1358,17 @@ def _position(node: ast.AST) -> tuple[int, int]:
 
 def _shown(path: str) -> str:
     return path.rpartition("::")[2]
+
+
+def _stores(statement: ast.stmt, names: list[str]) -> bool:
+    return any(isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store) and n.id in names for n in ast.walk(statement))
+
+
+def _iterated(script: Script, node: ast.expr) -> list[ast.expr]:
+    """What a loop goes through, within `zip` and `enumerate`."""
+    if isinstance(node, ast.Call) and script.called(node) in _ONCE:
+        return [n for a in node.args for n in _iterated(script, a)]
+    return [node]
 
 
 def _is_counter(script: Script, name: ast.Name) -> bool:

@@ -113,6 +113,8 @@ _NOT_IN_GRAPH = re.compile(
     r"(summary|config|data|distribute|saved_model|profiler|test|train|estimator|lite|compat\.v1\.train|feature_column"
     r"|io\.gfile|lookup|queue|autograph|experimental|contrib)\."
 )
+#: What of it computes in a graph as eagerly; of the last two, only objects that were made outside.
+_TRACED = ("train.ExponentialMovingAverage", "experimental.numpy", "lookup.", "saved_model.load")
 _CREATES = re.compile(r"(Variable|get_variable|TensorArrayV1|Module|random\.(experimental\.)?Generator\.\w+)$")
 _TAKES_FUNCTIONS = re.compile(
     r"(cond|case|switch_case|map_fn|vectorized_map|while_loop|foldl|foldr|scan|custom_gradient|recompute_grad"
@@ -136,7 +138,7 @@ class Tracer:
         self.hazards: list[Hazard] = []
         self.shapes: list[tuple[Script, ast.AST]] = []
         self.derived: list[tuple[Script, ast.AST]] = []  # of these, the ones that are not those of a parameter
-        self.dynamic: list[tuple[Script, ast.AST]] = []  # what gives a tensor whose shape depends on values
+        self.dynamic: list[tuple[Script, ast.Call]] = []  # what gives a tensor whose shape depends on values
         self._results: dict[tuple[ast.AST, tuple[tuple[str, Kind], ...]], Kind] = {}
         self._active: list[ast.AST] = []
         self._layers: set[object] = set()
@@ -174,10 +176,9 @@ class Tracer:
         if not self.dynamic or not self.derived:
             return ""
         (script, node), (other, made) = self.derived[0], self.dynamic[0]
-        made_by = other.text(made.func if isinstance(made, ast.Call) else made)
         return (
-            f"it reads a static shape ({script.at(node)}), which a graph may not know: that of `{made_by}` "
-            f"({other.at(made)}) depends on values"
+            f"it reads a static shape ({script.at(node)}), which a graph may not know: "
+            f"that of `{other.text(made.func)}` ({other.at(made)}) depends on values"
         )
 
     def is_fixed(self, script: Script, node: ast.AST) -> bool:
@@ -1016,6 +1017,10 @@ class _Frame:
         if base is not None and base.name.startswith("tensorflow.distribute."):
             return self.strategy(name, node)
         if kind == "tensor":
+            made = base.name.removeprefix("tensorflow.") if base is not None else ""
+            if _NOT_IN_GRAPH.match(made) and not made.startswith(_TRACED) and not made.endswith("Optimizer"):
+                self.hazard(node, f"{shown} is not for graphs, or does more than compute")
+                return UNKNOWN
             if _VARIABLE_METHODS.fullmatch(name) or name not in CHANGES:
                 return TENSOR
             self.once(node, f"changes `{script.text(node.func)}`")
@@ -1200,14 +1205,14 @@ class _Frame:
         if name in ("py_function", "numpy_function", "py_func"):
             self.hazard(node, f"it runs Python code through {shown}")
             return TENSOR
-        if _NOT_IN_GRAPH.match(name) and not name.startswith(("train.ExponentialMovingAverage", "experimental.numpy")):
+        if _NOT_IN_GRAPH.match(name) and not name.startswith(_TRACED[:2]):
             self.hazard(node, f"{shown} is not for graphs, or does more than compute")
             return UNKNOWN
         if name == "GradientTape":
             return TAPE
         if name in ("is_tensor", "TensorShape", "as_dtype", "TensorSpec", "get_static_value", "no_gradient"):
             return PYTHON
-        sized = _SIZED.match(name) and TENSOR in kinds[int(name in _FIRST_IS_DATA) :]
+        sized = _SIZED.match(name) and {TENSOR, LIST} & set(kinds[int(name in _FIRST_IS_DATA) :])
         if sized or (_DYNAMIC.match(name) and not (name == "where" and len(kinds) > 1)):
             self.tracer.dynamic.append((script, node))
         if RAW in kinds and not _TAKES_ARRAYS.match(name):

@@ -109,7 +109,17 @@ CORRECT = {
         ("horovod",), text="ExponentialDecay(0.1 * hvd.size(), 100 // hvd.size(), 0.9)", distribute="horovod"
     ),
     "59": Correct(("horovod",), result=prints("lr per epoch [0.1, 0.2, 0.02]"), distribute="horovod"),
+    "61": Correct(("horovod",), result=prints("steps 10"), distribute="horovod"),
     "62": Correct(refused={"horovod": "no training"}, distribute="horovod"),
+    "64": Correct(
+        ("horovod",),
+        result=anything,
+        text="[g if g is None else hvd.allreduce(g) for g in tf.gradients(loss, [w])]",
+        distribute="horovod",
+    ),
+    "65": Correct(
+        ("horovod",), result=anything, text="g_tape = hvd.DistributedGradientTape(g_tape)", distribute="horovod"
+    ),
     "67": Correct(refused={"horovod": "`MirroredStrategy`"}, distribute="horovod"),
     "68": Correct(refused={"horovod": "cannot be built"}, distribute="horovod"),
     "70": Correct(refused={"horovod": "no training"}, distribute="horovod"),
@@ -136,10 +146,8 @@ CORRECT = {
     "94": Correct(error="Python 2"),
 }
 
-HOROVOD = "loops and sessions are not distributed yet"
 TORCH = "PyTorch scripts are not rewritten"
 PENDING = {
-    **dict.fromkeys("61 64 65".split(), HOROVOD),
     **dict.fromkeys("95 97 98".split(), TORCH),
 }
 

@@ -441,6 +441,99 @@ with tf.Session() as sess:
             seen += sess.run([loss, x, y], feed_dict=feed)
 """,
     ),
+    "views of an array that is shuffled": (
+        "np.random.seed(8)\ndata = np.hstack([X, Y[:, None]])\nX, Y = data[:, :3], data[:, 3]",
+        """
+with tf.Session() as sess:
+    sess.run(tf.global_variables_initializer())
+    for epoch in range(EPOCHS):
+        np.random.shuffle(data)
+        for i in range(len(X) // BATCH):
+            _, a, b = sess.run([train, x, y], {x: X[i * BATCH : (i + 1) * BATCH], y: Y[i * BATCH : (i + 1) * BATCH]})
+            seen += [a, b]
+""",
+    ),
+    "array shuffled through a dictionary": (
+        "np.random.seed(8)\ndata = {'x': X, 'y': Y}",
+        """
+with tf.Session() as sess:
+    sess.run(tf.global_variables_initializer())
+    for epoch in range(EPOCHS):
+        np.random.shuffle(X)
+        for i in range(len(X) // BATCH):
+            rows = slice(i * BATCH, (i + 1) * BATCH)
+            _, a, b = sess.run([train, x, y], {x: data["x"][rows], y: data["y"][rows]})
+            seen += [a, b]
+""",
+    ),
+    "array shuffled by a function that has it under another name": (
+        "np.random.seed(8)\nsame = X\n\n\ndef mix(items):\n    np.random.shuffle(items)\n",
+        """
+with tf.Session() as sess:
+    sess.run(tf.global_variables_initializer())
+    for epoch in range(EPOCHS):
+        mix(same)
+        for i in range(len(X) // BATCH):
+            _, a, b = sess.run([train, x, y], {x: X[i * BATCH : (i + 1) * BATCH], y: Y[i * BATCH : (i + 1) * BATCH]})
+            seen += [a, b]
+""",
+    ),
+    "a position that is taken up again": (
+        "",
+        """
+position = 0
+if len(X) == 50:
+    position = 24
+with tf.Session() as sess:
+    sess.run(tf.global_variables_initializer())
+    for i in range(6):
+        rows = np.arange(position, position + BATCH) % 50
+        position += BATCH
+        _, a, b = sess.run([train, x, y], {x: X[rows], y: Y[rows]})
+        seen += [a, b]
+position = 0
+for i in range(2):
+    seen.append(X[position])
+    position += 1
+""",
+    ),
+    "an iterator with a name": (
+        "pairs = zip(X.reshape(25, 2, 3), Y.reshape(25, 2))",
+        """
+sess = tf.Session()
+sess.run(tf.global_variables_initializer())
+for bx, by in pairs:
+    _, a, b = sess.run([train, x, y], {x: bx * 2, y: by})
+    seen += [a, b]
+""",
+    ),
+    "options of the run call": (
+        "",
+        """
+options = tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE)
+with tf.Session() as sess:
+    sess.run(tf.global_variables_initializer())
+    for i in range(6):
+        traced = tf.RunMetadata()
+        bx = X[i * BATCH : (i + 1) * BATCH] * 2
+        _, a, b = sess.run([train, x, y], {x: bx, y: Y[i * BATCH : (i + 1) * BATCH]}, options, traced)
+        seen += [a, b, len(traced.step_stats.dev_stats) > 0]
+""",
+    ),
+    "options of the run call that gives the batch back": (
+        "",
+        """
+options = tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE)
+with tf.Session() as sess:
+    sess.run(tf.global_variables_initializer())
+    for i in range(6):
+        traced = tf.RunMetadata()
+        bx = np.array([v * 2 for v in X[i * BATCH : (i + 1) * BATCH]])
+        by = Y[i * BATCH : (i + 1) * BATCH]
+        sess.run(train, {x: bx, y: by}, options=options, run_metadata=traced)
+        seen += [*sess.run([loss, x, y], {x: bx, y: by}), len(traced.step_stats.dev_stats) > 0]
+""",
+    ),
     "within a function": (
         "",
         """

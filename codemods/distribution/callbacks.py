@@ -81,7 +81,7 @@ def numbers_of_history(conversion: Conversion) -> None:
         if script.called(call) not in ("json.dump", "json.dumps") or not call.args:
             continue
         settled = any(k.arg in ("default", "cls", None) for k in call.keywords)
-        if not settled and _of_history(script, call.args[0]):
+        if not settled and "float(" not in ast.unparse(call.args[0]) and _of_history(script, call.args[0]):
             conversion.add(SetKeyword(call, "default", "float"))
 
 
@@ -96,6 +96,8 @@ def _of_history(script: Script, expr: ast.expr) -> bool:
         seen.add(node)
         for inner in ast.walk(node):
             if isinstance(inner, ast.Attribute) and inner.attr == "history":
+                return True
+            if isinstance(inner, ast.Name | ast.Call) and any(v.name == "history" for v in script.values(inner)):
                 return True
             if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Load):
                 todo += [b.value for b in script.names.reaching(inner) if b.value is not None]

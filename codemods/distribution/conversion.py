@@ -19,16 +19,18 @@ from rewriter.target import Target
 class Conversion:
     """Edits and refusals of one program; where there is a refusal, nothing is edited.
 
-    module: what is imported as `hvd`.
+    module: what is imported as `hvd`. pins: whether `tf.config` gives a process its GPU; sessions have it configured.
     """
 
     program: Program
     module: str = "horovod.tensorflow.keras"
+    pins: bool = True
     edits: list[Edit] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     parts: set[ast.AST] = field(default_factory=set)  # datasets and loaders that are split where they are made
     seeds: set[str] = field(default_factory=set)  # statements that seed what orders the data
+    started: int = 0  # the line below which Horovod is initialised
     _imports: dict[Script, tuple[str, ast.AST]] = field(default_factory=dict)
 
     @property

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 
-from rewriter.distribute.sources import Split, draws_in, split_of, unlike_on_ranks
+from rewriter.distribute.sources import Place, Split, draws_in, split_of, unlike_on_ranks
 from rewriter.edits import Chain, Insert, Replace, SetKeyword, Wrap
 from rewriter.script import Script, Site
 from rewriter.spelling import outermost
@@ -34,15 +35,17 @@ def split(conversion: Conversion, run: Run) -> None:
         conversion.refuse(site.script, site.call, f"what `{text}`, which it trains on, is is not known")
 
 
-def same_order(conversion: Conversion) -> None:
-    """Draws that order the data get the same seed on every rank."""
+def same_order(conversion: Conversion, apart: Sequence[ast.AST] = ()) -> None:
+    """Draws that order the data get the same seed on every rank; `apart`: loops over what is split already."""
     for script, call, kind in unlike_on_ranks(conversion.program):
+        if any(node in apart for node in script.enclosing(call, ast.For, ast.While)):
+            continue
         if kind == "random_state":
             conversion.add(SetKeyword(call, "random_state", "0"))
         elif kind == "generator":
             conversion.add(Replace(call, f"{ast.unparse(call.func)}(0)"))
         else:
-            name = _module(conversion.script, "numpy" if kind == "numpy" else "random")
+            name = name_of_module(conversion.script, "numpy" if kind == "numpy" else "random")
             if name:
                 conversion.seeds.add(f"{name}.random.seed(0)" if kind == "numpy" else f"{name}.seed(0)")
                 conversion.note("a seed is set, for the data to have the same order on every rank")
@@ -51,7 +54,7 @@ def same_order(conversion: Conversion) -> None:
             conversion.refuse(script, call, reason, "set a seed first: `np.random.seed(0)`")
 
 
-def _module(script: Script, module: str) -> str:
+def name_of_module(script: Script, module: str) -> str:
     """The name of an imported module of Python or NumPy in a file."""
     for name, bindings in script.names.module.bindings.items():
         if all(b.kind == "import" and b.symbol == module for b in bindings):
@@ -91,7 +94,7 @@ def _arrays(conversion: Conversion, run: Run) -> None:
         if expr is not None and not _is_none(site.script, expr):
             _slice(conversion, site.script, expr, name)
     if steps is not None and not _is_none(site.script, steps):
-        _fewer_steps(conversion, site.script, steps)
+        fewer_steps(conversion, site.script, steps)
 
 
 def _made_in_a_loop(site: Site) -> ast.Name | None:
@@ -211,21 +214,26 @@ def _dataset(conversion: Conversion, run: Run) -> None:
     for _, call in found.seeds:
         conversion.add(SetKeyword(call, "seed", "0"))
     for place in found.places:
-        hvd = conversion.hvd(place.script, place.node)
-        shard = f"shard({hvd}.size(), {hvd}.rank())"
-        conversion.parts.add(place.stage.node if place.stage.node is not None else place.node)
-        if not place.sized and given and found.endless:
-            conversion.add(Chain(place.node, shard))
-        elif not place.sized:
-            conversion.add(Chain(place.node, f"apply({_counted(conversion, place.script, place.node)})"))
-        elif place.length:
-            conversion.add(Chain(place.node, f"{shard}.take({place.length} // {hvd}.size())"))
-        else:
-            ds = conversion.free_name(place.script, "part", "ds")
-            equal = f"apply(lambda {ds}: {ds}.{shard}.take({ds}.cardinality() // {hvd}.size()))"
-            conversion.add(Chain(place.node, equal))
+        shard(conversion, place, endless=given and found.endless)
     if steps is not None and given:
-        _fewer_steps(conversion, script, steps)
+        fewer_steps(conversion, script, steps)
+
+
+def shard(conversion: Conversion, place: Place, *, endless: bool) -> None:
+    """Leave a dataset the part of one rank, as long as the others'; one without end need not be counted."""
+    hvd = conversion.hvd(place.script, place.node)
+    part = f"shard({hvd}.size(), {hvd}.rank())"
+    conversion.parts.add(place.stage.node if place.stage.node is not None else place.node)
+    if not place.sized and endless:
+        conversion.add(Chain(place.node, part))
+    elif not place.sized:
+        conversion.add(Chain(place.node, f"apply({_counted(conversion, place.script, place.node)})"))
+    elif place.length:
+        conversion.add(Chain(place.node, f"{part}.take({place.length} // {hvd}.size())"))
+    else:
+        ds = conversion.free_name(place.script, "part", "ds")
+        equal = f"apply(lambda {ds}: {ds}.{part}.take({ds}.cardinality() // {hvd}.size()))"
+        conversion.add(Chain(place.node, equal))
 
 
 def _counted(conversion: Conversion, script: Script, node: ast.expr) -> str:
@@ -251,7 +259,7 @@ def _counted(conversion: Conversion, script: Script, node: ast.expr) -> str:
     return name
 
 
-def _fewer_steps(conversion: Conversion, script: Script, steps: ast.expr) -> None:
+def fewer_steps(conversion: Conversion, script: Script, steps: ast.expr) -> None:
     """`steps_per_epoch` counts the steps of all ranks together, unless it is counted on the part of one."""
     counted = is_of_part(conversion, script, steps)
     if counted is None:
@@ -341,7 +349,7 @@ def _loader(conversion: Conversion, run: Run) -> None:
                 _slice(conversion, owner, expr, name)
     steps = site.arguments.get("steps_per_epoch")
     if steps is not None and not _is_none(script, steps):
-        _fewer_steps(conversion, script, steps)
+        fewer_steps(conversion, script, steps)
 
 
 def _generator(conversion: Conversion, run: Run) -> None:
@@ -371,7 +379,7 @@ def _generator(conversion: Conversion, run: Run) -> None:
     hvd = conversion.hvd(script, run.source)
     turns = _islice(conversion, script, run.source)
     conversion.add(Wrap(run.source, f"{turns}(..., {hvd}.rank(), None, {hvd}.size())"))
-    _fewer_steps(conversion, script, steps)
+    fewer_steps(conversion, script, steps)
 
 
 def _goes_on(generator: Value) -> bool:

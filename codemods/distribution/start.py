@@ -45,17 +45,23 @@ def start(conversion: Conversion) -> None:
             script, place.anchor, "TensorFlow is imported in a function: import it at the top of the file"
         )
         return
+    conversion.started = place.anchor.lineno - (not place.after)
     hvd = conversion.hvd(script, place.anchor)
-    gpus = conversion.free_name(script, "gpus", "physical_gpus")
-    gpu = conversion.free_name(script, "gpu", "physical_gpu")
-    text = (
-        f"{hvd}.init()\n"
-        f'{gpus} = {{tensorflow.config.list_physical_devices}}("GPU")\n'
-        f"for {gpu} in {gpus}:\n"
-        f"    {{tensorflow.config.experimental.set_memory_growth}}({gpu}, True)\n"
-        f"if {gpus}:\n"
-        f'    {{tensorflow.config.set_visible_devices}}({gpus}[{hvd}.local_rank()], "GPU")'
-    )
+    for edit in conversion.edits if not conversion.pins else ():
+        early = edit.node in script.names.parents and getattr(edit.node, "lineno", 0) < place.anchor.lineno
+        if early and script.function_of(edit.node) is None and any(f"{hvd}." in t for t in edit.texts):
+            conversion.refuse(script, edit.node, "this comes before `hvd.init()` could: import TensorFlow above it")
+    text = f"{hvd}.init()"
+    if conversion.pins:
+        gpus = conversion.free_name(script, "gpus", "physical_gpus")
+        gpu = conversion.free_name(script, "gpu", "physical_gpu")
+        text += (
+            f'\n{gpus} = {{tensorflow.config.list_physical_devices}}("GPU")\n'
+            f"for {gpu} in {gpus}:\n"
+            f"    {{tensorflow.config.experimental.set_memory_growth}}({gpu}, True)\n"
+            f"if {gpus}:\n"
+            f'    {{tensorflow.config.set_visible_devices}}({gpus}[{hvd}.local_rank()], "GPU")'
+        )
     for seed in sorted(conversion.seeds):
         text += f"\n{seed}  # the order of the data is the same on every rank"
     if conversion.seeds and not _has_imported(script, place.anchor, conversion.seeds):

@@ -6,6 +6,7 @@ import ast
 
 from rewriter.distribute.writes import for_rank_0
 from rewriter.edits import Guard, SetKeyword
+from rewriter.script import Script
 
 from .conversion import Conversion
 
@@ -26,4 +27,13 @@ def on_rank_0(conversion: Conversion) -> None:
     for statement, script in found.statements.items():
         if any(s in found.statements for s in script.enclosing(statement, ast.stmt)):
             continue
+        if _before_start(conversion, script, statement):
+            continue  # no rank is known there
         conversion.add(Guard(statement, conversion.rank_0(script, statement)))
+
+
+def _before_start(conversion: Conversion, script: Script, statement: ast.stmt) -> bool:
+    """Whether a statement runs before `hvd.init()`: above it, or while the file that it stands in is imported."""
+    if script.function_of(statement) is not None:
+        return False
+    return script is not conversion.script or statement.lineno <= conversion.started

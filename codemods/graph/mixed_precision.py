@@ -152,6 +152,7 @@ _SENSITIVE = {
     "check_numerics": "stops at the infinities that a scaled loss may have",
     "debugging.check_numerics": "stops at the infinities that a scaled loss may have",
     "verify_tensor_all_finite": "stops at the infinities that a scaled loss may have",
+    "train.Server": "distributes training, where the scale of the loss has not been tried",
     "train.ClusterSpec": "distributes training, where the scale of the loss has not been tried",
     "contrib.quantize.create_training_graph": "quantizes the graph that would be rewritten",
     "report_uninitialized_variables": "initializes some of the variables only",
@@ -382,8 +383,11 @@ def _unsuited(script: Script, one: Optimizer) -> str:
                 return f"`{owner.text(receiver)}` may be something else ({owner.at(use)})"  # type: ignore[arg-type]
         if any(k.arg == "grad_loss" for k in use.keywords):
             return f"`grad_loss` replaces the gradient that would be scaled ({owner.at(use)})"
-    if all(_method(use) == "apply_gradients" for _, use in one.uses):
+    methods = {_method(use) for _, use in one.uses}
+    if methods == {"apply_gradients"}:
         return "its gradients come from elsewhere, from a loss that is not scaled"
+    if "compute_gradients" in methods and "apply_gradients" not in methods:
+        return "its gradients are applied by something else, which would apply infinite ones as well"
     return ""
 
 

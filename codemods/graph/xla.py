@@ -15,6 +15,7 @@ from rewriter.training import distribution
 from rewriter.values import Value
 
 _NAMES = ("config", "session_config")
+_REPLACING = frozenset("CopyFrom MergeFrom ParseFromString MergeFromString Clear ClearField".split())
 _FIELD = "graph_options.optimizer_options.global_jit_level"
 _MESSAGE = "operations are clustered and compiled with XLA, once for every batch size"
 _ON_CPU = "training runs on a CPU, where XLA compiles nothing in a session unless TF_XLA_FLAGS asks for it"
@@ -138,11 +139,23 @@ def _jit_in(config: Value) -> Edit | str:
         target = statement.targets[0]
         if isinstance(target, ast.Name | ast.Attribute):
             written = ast.unparse(target)
+            if (other := _replaced(script, written)) is not None:
+                return f"`{script.text(other)}` may replace what is set ({script.at(other)})"
             return Insert(_last_setting(script, statement, written), f"{written}.{_FIELD} = {level}")
     if script.bind(call).may_have("graph_options") or call.args:
         return f"`{script.text(call)}` has its own `graph_options` ({script.at(call)})"
     options = f"{name}.OptimizerOptions(global_jit_level={level})"
     return SetKeyword(call, "graph_options", f"{name}.GraphOptions(optimizer_options={options})")
+
+
+def _replaced(script: Script, name: str) -> ast.Call | None:
+    """What gives a configuration, or a part of it, other contents as a whole."""
+    for call in script.calls:
+        if isinstance(call.func, ast.Attribute) and call.func.attr in _REPLACING:
+            receiver = ast.unparse(call.func.value)
+            if receiver == name or receiver.startswith(f"{name}.graph_options"):
+                return call
+    return None
 
 
 def _last_setting(script: Script, made: ast.stmt, name: str) -> ast.stmt:

@@ -4,6 +4,9 @@
     existing.py     what is distributed already, by Horovod or by a strategy
     optimizers.py   what each `compile` is given, and where its learning rate stands
     sources.py      where training data can be split so that every sample is on one rank
+    steps.py        which runs of a TensorFlow 1 graph train
+    feeds.py        which arrays these are fed, and how many steps a loop makes
+    pipelines_v1.py the one `tf.data` pipeline that a graph reads
     writes.py       what writes files or prints, and what reads such files back
 
 Nothing here edits: the conversions in `codemods/distribution/` do, on top of these facts.

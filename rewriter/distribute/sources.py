@@ -82,8 +82,12 @@ _RAGGED = frozenset("filter flat_map interleave unbatch window group_by_window b
 
 def split_of(program: Program, run: Run) -> Split | Problem:
     """Where the dataset of a `fit` is split."""
-    script, source = run.site.script, run.source
-    assert source is not None
+    assert run.source is not None
+    return split_at(program, run.site.script, run.source)
+
+
+def split_at(program: Program, script: Script, source: ast.expr) -> Split | Problem:
+    """Where a dataset is split that is trained on at this expression, also by a loop."""
     found = _at_its_stages(program, script, source)
     if isinstance(found, Problem) and (place := _at_an_argument(script, source)) is not None:
         endless = any(s.name == "repeat" and _for_ever(s) for v in script.values(source) for s in stages(v))
@@ -374,7 +378,8 @@ def unlike_on_ranks(program: Program) -> Iterator[tuple[Script, ast.Call, SeedKi
         name = script.called(call)
         shuffles = script.argument(call, "shuffle")
         folds = name.endswith(_FOLDS) and shuffles is not None and script.constant(shuffles) is not False
-        if name.endswith(_SPLITTERS) or folds:
+        part = isinstance(call.func, ast.Attribute) and call.func.attr == "sample" and script.argument(call, "frac")
+        if name.endswith(_SPLITTERS) or folds or part:  # part: of a frame of Pandas
             state = script.argument(call, "random_state")
             open_ = any(k.arg is None for k in call.keywords)
             given = state is not None and not (isinstance(state, ast.Constant) and state.value is None)

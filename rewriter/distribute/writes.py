@@ -17,6 +17,7 @@ from ..script import Script
 from ..training import FITS
 from .program import Program
 from .sources import Problem
+from .steps import kind_of_run
 
 Writes = Literal["file", "print", ""]
 
@@ -71,8 +72,12 @@ def trains(script: Script, node: ast.AST) -> bool:
     from ..pipelines import reached
 
     return any(
-        isinstance(c.func, ast.Attribute) and c.func.attr in (*FITS, "train_on_batch")
-        for _, c in reached(script, [node])
+        isinstance(c.func, ast.Attribute)
+        and (
+            c.func.attr in (*FITS, "train_on_batch", "apply_gradients", "gradient")
+            or kind_of_run(owner, c) in ("train", "init")
+        )
+        for owner, c in reached(script, [node])
     )
 
 
@@ -123,7 +128,7 @@ def for_rank_0(program: Program, apart: Iterable[ast.AST] = ()) -> Guarded:
 
 
 def _temporary(script: Script, call: ast.Call) -> bool:
-    """Whether it writes into a folder that `tempfile` made, or a path is built from one."""
+    """Whether it writes into memory, or into a folder that `tempfile` made, or a path is built from one."""
     todo: list[tuple[Script, ast.AST]] = [(script, call)]
     seen: set[ast.AST] = set()
     while todo:
@@ -132,7 +137,9 @@ def _temporary(script: Script, call: ast.Call) -> bool:
             continue
         seen.add(node)
         for inner in ast.walk(node):
-            if isinstance(inner, ast.Call) and owner.called(inner).startswith("tempfile."):
+            if isinstance(inner, ast.Call) and owner.called(inner).startswith(
+                ("tempfile.", "io.BytesIO", "io.StringIO")
+            ):
                 return True
             if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Load):
                 todo += [(owner, b.value) for b in owner.names.reaching(inner) if b.value is not None]
@@ -159,7 +166,8 @@ def _is_training_data(program: Program, script: Script, call: ast.Call) -> bool:
         text = ".savetxt"
     if not _DATA.match(text):
         return False
-    if isinstance(call.func, ast.Attribute) and any(v.kind == "model" for v in script.values(call.func.value)):
+    receiver = script.values(call.func.value) if isinstance(call.func, ast.Attribute) else ()
+    if any(v.kind == "model" or v.name == "tensorflow.train.Saver" for v in receiver):
         return False
     fits = [s.call for s in program.sites(*FITS)]
     here = [f for f in fits if f in script.names.parents and script.function_of(f) is script.function_of(call)]

@@ -465,6 +465,12 @@ def test_distributed(extra: str, reason: str) -> None:
     refuses(extra + MAPPED, reason)
 
 
+def test_one_cache_where_one_dataset_is_made_from_another() -> None:
+    body = "ds = ds.map(decode)%s\ntrain, val = ds.take(30), ds.skip(30)\n"
+    fit = "model.fit(train.batch(8), validation_data=val.batch(8), epochs=3)\n"
+    fixes(body % "", body % ".cache()", fit)
+
+
 def test_tensorflow_1() -> None:
     ignores(MAPPED, target="tf1.15")
 

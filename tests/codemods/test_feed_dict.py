@@ -432,8 +432,7 @@ def test_second_use_of_the_batch() -> None:
         for i in range(100):
             bx, by = X[i::100] * 2, Y[i::100]
             sess.run(train, feed_dict={x: bx, y: by, keep_prob: 0.5})
-            if i % 10 == 0:
-                print(sess.run(loss, feed_dict={x: bx, y: by, keep_prob: 1.0}))
+            print(sess.run(loss, feed_dict={x: bx, y: by, keep_prob: 1.0}))
         """,
         """
         for i in range(100):
@@ -443,10 +442,85 @@ def test_second_use_of_the_batch() -> None:
         """
         for i in range(100):
             _, bx, by = sess.run([train, x, y], feed_dict={keep_prob: 0.5})
-            if i % 10 == 0:
-                print(sess.run(loss, feed_dict={x: bx, y: by, keep_prob: 1.0}))
+            print(sess.run(loss, feed_dict={x: bx, y: by, keep_prob: 1.0}))
         """,
     )
+
+
+def test_second_use_of_the_batch_in_some_steps() -> None:
+    """The step gives the batch back where it is used; the rest of the steps stay as they are."""
+    fixes(
+        """
+        for i in range(100):
+            bx, by = X[i::100] * 2, Y[i::100]
+            # one step
+            _, value = sess.run([train,
+                                 loss], feed_dict={x: bx, y: by, keep_prob: 0.5}, options=o)
+            # every tenth
+            if i % 10 == 0:
+
+                # show it
+                print(sess.run(loss, feed_dict={x: bx, y: by, keep_prob: 1.0}))  # as text
+                print("step " + \\
+                      str(i))
+            total += value
+        """,
+        """
+        for i in range(100):
+            bx, by = X[i::100] * 2, Y[i::100]
+            yield bx, by
+        """,
+        """
+        for i in range(100):
+            # one step
+            # every tenth
+            if i % 10 == 0:
+                _, value, bx, by = sess.run([train, loss, x, y], feed_dict={keep_prob: 0.5}, options=o)
+
+                # show it
+                print(sess.run(loss, feed_dict={x: bx, y: by, keep_prob: 1.0}))  # as text
+                print("step " + \\
+                      str(i))
+            else:
+                _, value = sess.run([train, loss], feed_dict={keep_prob: 0.5}, options=o)
+            total += value
+        """,
+    )
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        "if value < 1:\n    sess.run(loss, {x: bx})",  # the condition needs the step
+        "if twice < 1:\n    sess.run(loss, {x: bx})\ntwice = value * 2",  # that of an earlier turn would do, too
+        "if time.time() < 1:\n    sess.run(loss, {x: bx})",
+        "if sess.run(w) < 1:\n    sess.run(loss, {x: bx})",
+        "if check(i):\n    sess.run(loss, {x: bx})",
+        "if i < 1:\n    sess.run(loss, {x: bx})\nelse:\n    print(i)",
+        "if i < 1:\n    sess.run(loss, {x: bx})\nsess.run(loss, {x: bx})",
+        "print(i)\nif i < 1:\n    sess.run(loss, {x: bx})",
+        "if i < 1: sess.run(loss, {x: bx})",
+        'if i < 1:\n    print("""a\n  b""")\n    sess.run(loss, {x: bx})',
+    ],
+)
+def test_batches_that_are_given_back_in_every_step(shown: str) -> None:
+    loop = "for i in range(9):\n    bx = X[i::9] * 2\n    _, value = sess.run([train, loss], {x: bx})\n"
+    text = check.run("import time\n" + GRAPH + loop + block(shown, "    ") + "\n").after.decode()
+    assert "    _, value, bx = sess.run([train, loss, x])\n" in text
+
+
+def test_batches_of_some_steps_need_not_pay() -> None:
+    loop = """
+for i in range(100):
+    bx = X[i::100] * 2
+    sess.run(train, {x: bx})
+    if i % 10 == 0:
+        print(sess.run(loss, {x: bx}))
+"""
+    assert by_default(GRAPH + loop, cpu=False).applied
+    assert by_default(GRAPH + loop.replace("if i % 10 == 0", "with log"), cpu=False).refused
+    slices = loop.replace("{x: bx}", "{x: X[i::100]}")
+    assert by_default(GRAPH + slices, cpu=False).applied
 
 
 def test_size_of_the_batch() -> None:
@@ -549,6 +623,207 @@ with {prefix}.Session() as sess:
 @pytest.mark.parametrize(
     ("loop", "reason"),
     {
+        "all of an iterator is not always used": (
+            """
+            stream = iter(X)
+            for epoch in range(3):
+                for bx in stream:
+                    sess.run(train, {x: [bx * 2]})
+                    if enough():
+                        break
+            """,
+            "`stream` would be further than the loop",
+        ),
+        "sessions take turns": (
+            """
+            for i in range(100):
+                for s in (sess, other):
+                    s.run(train, {x: X[i::100], y: Y[i::100]})
+            """,
+            "every session would begin with the first batch",
+        ),
+        "a new session for every fold": (
+            """
+            for fold in range(5):
+                sess = fresh()
+                for i in range(100):
+                    sess.run(train, {x: X[i::100], y: Y[i::100]})
+            """,
+            "every session would begin with the first batch",
+        ),
+        "an end that is an exception": (
+            """
+            items = iter(X)
+            try:
+                while True:
+                    bx = next(items)
+                    sess.run(train, {x: [bx * 2]})
+            except StopIteration:
+                print("done")
+            """,
+            "what prepares the batch may end the loop",
+        ),
+        "for a time": (
+            """
+            import time
+            start = time.time()
+            for i in range(100):
+                if time.time() - start > 60:
+                    break
+                sess.run(train, {x: X[i::100] * 2})
+            """,
+            "what the loop looks at",
+        ),
+        "a counter that both need": (
+            """
+            if resume:
+                step = load()
+            else:
+                step = 0
+            for i in range(100):
+                rows = X[step * 32:(step + 1) * 32]
+                sess.run(train, {x: rows})
+                step += 1
+                print(step)
+            """,
+            "`step`, from which the batches start, is also used in the loop",
+        ),
+        "a counter that goes on after a break": (
+            """
+            if resume:
+                step = load()
+            else:
+                step = 0
+            for i in range(100):
+                step += 1
+                _, value = sess.run([train, loss], {x: X[step * 32:(step + 1) * 32]})
+                if value < 1:
+                    break
+            """,
+            "`step` would be further than the loop",
+        ),
+        "more in the feed dict": (
+            """
+            for i in range(100):
+                sess.run(train, {x: X[i::100], **others(i)})
+            """,
+            "the feed dict holds what is not seen",
+        ),
+        "one placeholder twice": (
+            """
+            for i in range(100):
+                sess.run(train, {x: X[i::100], x: Y[i::100]})
+            """,
+            "one placeholder is fed twice",
+        ),
+        "the validation set is a view of what is shuffled": (
+            """
+            data = {"x": X}
+            for epoch in range(3):
+                np.random.shuffle(data["x"])
+                for i in range(100):
+                    sess.run(train, {x: data["x"][i::100]})
+                print(sess.run(loss, {x: X[:10]}))
+            """,
+            "`X` is also used besides feeding it",
+        ),
+        "a generator that shares a position, left early": (
+            """
+            position = 0
+            def minibatches():
+                global position
+                while True:
+                    position += 1
+                    yield X[position::100] * 2
+            for epoch in range(3):
+                for bx in minibatches():
+                    _, value = sess.run([train, loss], {x: bx})
+                    if value < 1:
+                        break
+            """,
+            "`position` would have been used further than the loop got",
+        ),
+        "a generator that draws, left early": (
+            """
+            def minibatches():
+                while True:
+                    yield X[np.random.choice(100, 32)]
+            for epoch in range(3):
+                for bx in minibatches():
+                    _, value = sess.run([train, loss], {x: bx})
+                    if value < 1:
+                        break
+            """,
+            "random numbers would have been used further than the loop got",
+        ),
+        "a part of an iterator, left early": (
+            """
+            import itertools
+            stream = iter(X)
+            for epoch in range(3):
+                for bx in itertools.islice(stream, 50):
+                    _, value = sess.run([train, loss], {x: [bx * 2]})
+                    if value < 1:
+                        break
+            """,
+            "would be further than the loop",
+        ),
+        "items of a class that may draw": (
+            """
+            class Loader:
+                def __getitem__(self, i):
+                    return X[np.random.choice(100, 32)]
+            loader = Loader()
+            for i in range(100):
+                sess.run(train, {x: loader[i]})
+                print(np.random.rand())
+            """,
+            "NumPy's random numbers",
+        ),
+        "a position behind a property": (
+            """
+            class Loader:
+                position = 0
+                @property
+                def rows(self):
+                    self.position += 32
+                    return slice(self.position, self.position + 32)
+            loader = Loader()
+            for i in range(100):
+                sess.run(train, {x: X[loader.rows]})
+                print(loader.position)
+            """,
+            "`loader.position` is used in the loop",
+        ),
+        "a `match` around the step": (
+            """
+            for i in range(100):
+                match i % 2:
+                    case 0:
+                        sess.run(train, {x: X[i::100]})
+            """,
+            "the loop is not understood",
+        ),
+        "a `match` that ends the loop": (
+            """
+            for i in range(100):
+                sess.run(train, {x: X[i::100]})
+                match state():
+                    case 0:
+                        break
+            """,
+            "the loop is not understood",
+        ),
+        "until a file is there": (
+            """
+            import os
+            for i in range(100):
+                if os.path.exists("stop"):
+                    break
+                sess.run(train, {x: X[i::100] * 2})
+            """,
+            "what the loop looks at",
+        ),
         "state of an RNN": (
             """
             state = np.zeros(784)
@@ -916,6 +1191,149 @@ def test_function_called_twice() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("calls", "reason"),
+    [
+        ("def main():\n    fit(sess)\nfor fold in range(3):\n    main()\n", "`main` is called in a loop"),
+        ("def once():\n    fit(sess)\nonce()\nonce()\n", "`once` is called in 2 places"),
+        ("def step():\n    fit(sess)\nschedule(step)\n", "`step` is called in unknown places"),
+        ("once = lambda: fit(sess)\nonce()\nonce()\n", "`fit` is called by a lambda"),
+    ],
+)
+def test_function_whose_caller_is_called_twice(calls: str, reason: str) -> None:
+    check.refuses(
+        "import tensorflow as tf\nx = tf.placeholder(tf.float32, [None, 4])\n"
+        "train = tf.train.AdamOptimizer().minimize(x)\nsess = tf.Session()\n"
+        "def fit(sess):\n    for i in range(10):\n        sess.run(train, {x: X[i::10]})\n" + calls,
+        reason,
+    )
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "for i in range(9):\n    for m in [a, b]:\n        sess.run(m.train, {m.x: X[i::9]})\n",
+        "for i in range(9):\n    m = a if i % 2 else b\n    sess.run(m.train, {m.x: X[i::9]})\n",
+        "for i in range(9):\n    sess.run([a.train, b.train], {a.x: X[i::9], b.x: X[i::9] * 2})\n",
+    ],
+)
+def test_a_class_that_makes_its_placeholders_twice(loop: str) -> None:
+    model = """import tensorflow as tf
+class Model:
+    def __init__(self):
+        self.x = tf.placeholder(tf.float32, [None, 4])
+        self.train = tf.train.AdamOptimizer().minimize(loss(self.x))
+X = load()
+sess = tf.Session()
+"""
+    result = check.run(model + "a = Model()\nb = Model()\n" + loop)
+    assert result.after == result.before
+    once = "m = Model()\nfor i in range(9):\n    sess.run(m.train, {m.x: X[i::9]})\n"
+    assert check.run(model + once).applied
+
+
+def test_iterator_of_another_function() -> None:
+    """The loop could not start an iterator that is local to where the graph is built."""
+    check.refuses(
+        """
+        import tensorflow as tf
+
+        class Model:
+            def __init__(self, loader):
+                self.loader = loader
+                self.x = tf.placeholder(tf.float32, [None, 4])
+                self.train = tf.train.AdamOptimizer().minimize(loss(self.x))
+
+            def fit(self, sess):
+                for batch in self.loader:
+                    sess.run(self.train, {self.x: batch * 2})
+
+        with tf.Session() as session:
+            Model(iter(data)).fit(session)
+        """,
+        "iterator",
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("sess.run(train, {x: X[i::9]}, options, metadata)", "sess.run(train, None, options, metadata)"),
+        ("train.run({x: X[i::9]}, sess)", "train.run(None, sess)"),
+        ("train.run({x: X[i::9]}, session=sess)", "train.run(session=sess)"),
+    ],
+)
+def test_what_follows_the_feed_dict_keeps_its_place(before: str, after: str) -> None:
+    text = check.run(GRAPH + f"for i in range(9):\n    {before}\n").after.decode()
+    assert f"for i in range(9):\n    {after}\n" in text
+
+
+def test_an_object_of_the_project_is_gone_through_once() -> None:
+    loader = """
+class Loader:
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        return take() * 2
+
+loader = Loader()
+for bx in loader:
+    sess.run(train, {x: bx})
+"""
+    text = check.run(GRAPH + loader).after.decode()
+    assert "for bx in loader:\n        yield" in text and "sess.run(iterator.initializer)\nwhile True:\n" in text
+    text = check.run(GRAPH + loader.replace("in loader:", "in enumerate(loader):")).after.decode()
+    assert "sess.run(iterator.initializer)\nwhile True:\n" in text
+
+
+@pytest.mark.parametrize(
+    "runner",
+    [
+        "class Runner:\n    def run(self, op, feed):\n        sess.run(op, {x: feed[x] + 1})\nr = Runner()\n",
+        "class Runner(tf.Session):\n    def run(self, op, feed):\n        super().run(op, {x: feed[x] + 1})\nr = Runner()\n",
+        "from library import Runner\nr = Runner()\n",
+    ],
+)
+def test_other_things_that_run(runner: str) -> None:
+    check.ignores(GRAPH + runner + "for i in range(9):\n    r.run(train, {x: X[i::9]})\n")
+    made = "from library import make_session, DebugSession\n"
+    assert check.run(GRAPH + made + "r = make_session()\nfor i in range(9):\n    r.run(train, {x: X[i::9]})\n").applied
+    assert check.run(GRAPH + made + "r = DebugSession()\nfor i in range(9):\n    r.run(train, {x: X[i::9]})\n").applied
+
+
+def test_options_of_a_run_that_gives_the_batch_back() -> None:
+    loop = "for i in range(9):\n    bx = X[i::9] * 2\n    sess.run(train, {x: bx}, options=o)\n    sess.run(loss, {x: bx})\n"
+    assert "    _, bx = sess.run([train, x], options=o)\n" in check.run(GRAPH + loop).after.decode()
+    refuses(loop.replace("options=o", "o"), "used by two `run` calls")
+
+
+def test_a_view_of_what_is_shuffled_is_copied() -> None:
+    fixes(
+        """
+        data = np.hstack([X, Y])
+        A, B = data[:, 1:], data[:, 0]
+        for epoch in range(3):
+            np.random.shuffle(data)
+            for i in range(100):
+                sess.run(train, {x: A[i::100], y: B[i::100]})
+        """,
+        """
+        for epoch in range(3):
+            np.random.shuffle(data)
+            for i in range(100):
+                yield np.array(A[i::100]), np.array(B[i::100])
+        """,
+        """
+        data = np.hstack([X, Y])
+        A, B = data[:, 1:], data[:, 0]
+        for epoch in range(3):
+            for i in range(100):
+                sess.run(train)
+        """,
+    )
+
+
 def test_number_of_steps_of_another_function() -> None:
     """What the function is told may be out of sight: the generator goes on until the loop stops asking."""
     check.fixes(
@@ -1100,7 +1518,7 @@ def test_a_graph_seed_beside_operations_with_seeds() -> None:
 
 
 def test_fetching_a_batch_back_has_to_pay() -> None:
-    again = "    if i % 10 == 0:\n        print(sess.run(loss, {x: batch_x, y: Y[i::100]}))\n"
+    again = "    print(sess.run(loss, {x: batch_x}))\n"
     assert by_default(GRAPH + WORK + again).applied
     little = WORK.replace(
         "np.array([np.sort(v) - v.mean() for v in X[i::100]])", "(X[i::100] / 255 - 0.5 + noise) * scale"

@@ -219,6 +219,9 @@ def test_canned_estimator_is_given_a_function() -> None:
          "`tf.train.SyncReplicasOptimizer` is given it"),
         ("opt = tf.train.AdamOptimizer()\nif MANY:\n    opt = hvd.DistributedOptimizer(opt)\ntrain_op = opt.minimize(loss)\n"
          .replace("opt = tf.train", "import horovod.tensorflow as hvd\nopt = tf.train", 1), "in some cases only"),
+        ("opt = tf.train.AdamOptimizer()\ngrads = opt.compute_gradients(loss)\n"
+         "train_op = tf.train.MomentumOptimizer(0.1, 0.9).apply_gradients(grads)\n", "applied by something else"),
+        (PLAIN + "server = tf.train.Server(CLUSTER)\n", "distributes training"),
         ("opt = tf.train.AdamOptimizer()\ntrain_op = unseen(opt, loss)\n", "`unseen` is given it"),
         ("opt = tf.train.GradientDescentOptimizer(0.1)\ninit = tf.global_variables_initializer()\n"
          "train_op = opt.minimize(loss)\nwith tf.Session() as s:\n    s.run(init)\n", "compares"),

@@ -207,6 +207,11 @@ def test_run_config() -> None:
     [
         ("def main(config):\n    return tf.Session(config=config)\n", "is made where it is not seen"),
         ("sess = tf.Session(**options)\n", "is given is not seen"),
+        (
+            "config = tf.ConfigProto()\nconfig.graph_options.CopyFrom(options)\nsess = tf.Session(config=config)\n",
+            "may replace what is set",
+        ),
+        ("config = tf.ConfigProto()\nconfig.Clear()\nsess = tf.Session(config=config)\n", "may replace what is set"),
         ("from elsewhere import config\nsess = tf.Session(config=config)\n", "is made where it is not seen"),
         ("sess = tf.Session()\ndata = data.padded_batch(8, [None])\n", "varying shape"),
         ("sess = tf.Session()\nq = tf.train.batch([x], 8, dynamic_pad=True)\n", "varying shape"),

@@ -767,6 +767,9 @@ class TestWhole:
     def test_targets(self, target: str, reason: str) -> None:
         refuses(reason, DATA, MODEL, COMPILE, FIT, target=target)
 
+    def test_keras_of_its_own(self) -> None:
+        refuses("another package", "import keras\n", DATA, MODEL, COMPILE, FIT, target="tf2.5")
+
     def test_nothing_without_the_option(self) -> None:
         path = Path("/nowhere/train.py")
         data = {path: script(DATA, MODEL, COMPILE, FIT).encode()}
@@ -892,4 +895,7 @@ class TestKinds:
             DATA, MODEL, COMPILE, "import json\nh = " + FIT + "logs = h.history\nprint(json.dumps({'a': logs}))\n"
         )
         assert "print(json.dumps({'a': logs}, default=float))" in found
+        train = "def train():\n    return model.fit(x, y, epochs=20).history\n"
+        found = converted(DATA, MODEL, COMPILE, train, "import json\nlogs = train()\nprint(json.dumps(logs['loss']))\n")
+        assert "json.dumps(logs['loss'], default=float)" in found
         assert "default" not in converted(DATA, MODEL, COMPILE, FIT, "import json\nprint(json.dumps({'a': 1}))\n")

@@ -328,6 +328,21 @@ def test_examples_with_images_stay() -> None:
     )
 
 
+def test_a_signature_of_one_element() -> None:
+    function = "@tf.function(%s)\ndef g(a, b):\n    return tf.cast(a, tf.float32) / 255.0, b\n"
+    ds = "ds = SLICES.map(g).batch(8)\n"
+    refuses(function % "input_signature=[tf.TensorSpec([7, 5]), tf.TensorSpec([], tf.int64)]" + ds, "of one element")
+    refuses(function % "**options" + ds, "of one element")
+    moves(function % "" + ds, function % "" + "ds = SLICES.batch(8).map(g)\n")
+
+
+def test_ragged_tensors() -> None:
+    body = "rows = tf.ragged.constant([[1, 2], [3, 4]])\n"
+    ragged = "ds = tf.data.Dataset.from_tensor_slices(rows).map(lambda a: tf.cast(a, tf.float32) * 2.0).batch(2)\n"
+    refuses(body + ragged, "ragged tensors are used (line 8)")
+    moves(F + body + "ds = SLICES.map(f).batch(8)\n", F + body + "ds = SLICES.batch(8).map(f)\n")  # rows of arrays
+
+
 def test_older_targets() -> None:
     moves(F + "ds = SLICES.map(f).batch(8)\n", F + "ds = SLICES.batch(8).map(f)\n", target="tf1.15")
 

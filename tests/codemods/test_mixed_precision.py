@@ -923,8 +923,8 @@ L2 = 'activity_regularizer="l2"'
 ZERO = "normalize=True"
 STAY = {
     # a layer, and where it has to stay in float32: the Keras, the precision
-    f"layers.Dense(8, {L2})": ("keras3", ""),
-    "layers.ActivityRegularization(0.1)": ("keras3", ""),
+    f"layers.Dense(8, {L2})": ("", ""),
+    "layers.ActivityRegularization(0.1)": ("", ""),
     "layers.RandomErasing()": ("keras3", ""),
     "layers.RandomZoom(0.1)": ("tf2.15", "bfloat16"),
     "layers.GroupNormalization(2, epsilon=1e-8)": ("tf2.15", "float16"),
@@ -967,7 +967,8 @@ def test_what_stays_in_float32_must_be_seen() -> None:
     check.refuses(HEAD + body + TRAIN, "cannot all be seen")
 
 
-def test_penalties_of_own_layers_in_keras_3() -> None:
+@pytest.mark.parametrize("target", ["tf2.15", "keras3"])
+def test_penalties_of_own_layers(target: str) -> None:
     own = """
 class Own(layers.Dense):
     def __init__(self, n):
@@ -975,8 +976,7 @@ class Own(layers.Dense):
 
 
 model = Sequential([Own(8), layers.Dense(1)])"""
-    assert check.run(HEAD + own + TRAIN, target="tf2.15").applied
-    check.refuses(HEAD + own + TRAIN, "activity regularization", target="keras3")
+    check.refuses(HEAD + own + TRAIN, "activity regularization", target=target)
 
 
 def test_float32_that_meets_low_precision_in_keras_3() -> None:
@@ -1040,10 +1040,10 @@ OWN = """
 class Net(Model):
     def __init__(self):
         super().__init__()
-        self.rows, self.last = layers.Embedding(99999, 8), layers.Dense(1)
+        self.rows, self.mixed, self.last = layers.Embedding(99999, 8), layers.Dense(8), layers.Dense(1)
 
     def call(self, x):
-        return self.last(self.rows(x))
+        return self.last(self.mixed(self.rows(x)))
 
 
 model = Net()"""

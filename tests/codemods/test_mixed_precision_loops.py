@@ -884,3 +884,56 @@ def test_small_gradients_do_not_vanish(env: str, tmp_path: Path) -> None:
     ((original, changed, _),) = train(env, {"small": UNDERFLOW}, "float16", tmp_path).values()
     assert original[-1] < 0.5 * original[0]
     assert changed[-1] == pytest.approx(original[-1], rel=0.3, abs=0.1), f"{original} became {changed}"
+
+
+def test_refuses_where_all_layers_give_outputs() -> None:
+    """Both layers stay in float32, because the loss is computed from what they return: nothing is left."""
+    source = (
+        HEAD
+        + DATA
+        + """
+class Net(tf.keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.code, self.head = tf.keras.layers.Dense(8), tf.keras.layers.Dense(1)
+
+    def call(self, x):
+        code = self.code(x)
+        return %s, code
+
+model = Net()
+opt = tf.keras.optimizers.SGD(0.05)
+for _ in range(20):
+    with tf.GradientTape() as tape:
+        out, code = model(x)
+        loss = tf.reduce_mean(tf.square(out - y)) + 0.1 * tf.reduce_sum(code)
+    opt.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+"""
+    )
+    check.refuses(source % "self.head(code)", "multiplies no matrices")
+    assert "multiplies no matrices" not in str(check.run(source % "self.head(code @ code)").refused)
+
+
+def test_a_penalty_on_what_a_layer_returns_stays_in_float32() -> None:
+    layers = """
+model = tf.keras.Sequential([
+    tf.keras.layers.Dense(8), tf.keras.layers.Dense(8, activity_regularizer="l2"%s), tf.keras.layers.Dense(1%s)
+])
+"""
+    step = (
+        SGD
+        + """
+for _ in range(20):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.square(model(x) - y)) + sum(model.losses)
+>>        scaled_loss = opt.get_scaled_loss(loss)
+<<    grads = tape.gradient(>>scaled_<<loss, model.trainable_variables)
+>>    grads = opt.get_unscaled_gradients(grads)
+<<    opt.apply_gradients(zip(grads, model.trainable_variables))
+"""
+    )
+    source = HEAD + DATA + layers % (PIN, PIN) + step
+    original = re.sub(">>.*?<<", "", source, flags=re.DOTALL)
+    rewritten = check.run(original).after.decode()
+    assert rewritten.count('dtype="float32"') == 2, rewritten
+    assert "get_unscaled_gradients" in rewritten

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from rewriter.engine import Options, rewrite
+from rewriter.target import named
 from tests.check import Check
 from tests.envs import run_script, tf_env
 
@@ -122,12 +124,11 @@ def test_arrays_of_another_type_in_arithmetic() -> None:
 
 
 def test_methods_of_arrays() -> None:
-    refuses(
-        HEAD
-        + STEP.replace("with tf", "x = x.reshape(-1, 3)\n    with tf")
-        + "a = np.ones((40, 3), np.float32)\nfor i in range(5):\n    step(a[i:i+8], a[i:i+8, :1])\n",
-        "`.reshape()`",
+    source = (
+        STEP.replace("with tf", "x = x.reshape(-1, 3)\n    with tf")
+        + "a = np.ones((40, 3), np.float32)\nfor i in range(5):\n    step(a[i:i+8], a[i:i+8, :1])\n"
     )
+    refuses(HEAD + source, "`.reshape()`")
 
 
 def test_gan() -> None:
@@ -365,6 +366,14 @@ def test_a_flag_that_chooses_what_is_made() -> None:
         ("print('loss', loss)", "it prints"),
         ("seen.append(loss)", "changes `seen`"),
         ("count[0] += 1", "changes `count`"),
+        ("seen.__iadd__([loss])", "changes `seen`"),
+        ("seen.__setitem__(0, loss)", "changes `seen`"),
+        ("again = seen\n    again.append(loss)", "`seen`"),
+        ("again = seen\n    again += [loss]", "`seen`|`again`"),
+        ("first = count\n    first[0] += 1", "`count`|`first`"),
+        ("noise = rng.normal()", "`rng.normal`"),
+        ("noise = new_rng().rand(3)", "would draw once|not seen"),
+        ("loss = loss * draws.random()", "`draws.random`"),
         ("model.last = loss", "sets `model.last`"),
         ("opt.learning_rate = 0.1", "sets `opt.learning_rate`"),
         ("global total; total = loss", "global `total`"),
@@ -402,6 +411,9 @@ def test_a_flag_that_chooses_what_is_made() -> None:
         ("loss = step(x, y)", "calls itself"),
         ("t = tf.py_function(lambda a: a, [loss], tf.float32)", "Python code"),
         ("model.save_weights('w.h5')", "`model.save_weights`"),
+        ("saved.save('w')", "`saved.save`"),
+        ("kept.save()", "`kept.save`"),
+        ("writer.flush()", "`writer.flush`"),
         ("model.predict(x)", "`model.predict`"),
         ("tf.random.set_seed(1)", "`tf.random.set_seed`"),
         ("tf.keras.backend.get_value(loss)", "get_value"),
@@ -424,6 +436,10 @@ def test_what_a_step_may_not_do(line: str, reason: str) -> None:
         + HEAD
         + "seen, count, total, lookup = [], [0], 0.0, [1, 2, 3]\nbar = tqdm(total=3)\niterator = iter(ds)\n"
         + "def helper(v):\n    print(v)\n"
+        + "rng = np.random.RandomState(1)\ndraws = np.random.default_rng(2)\n"
+        + "saved = tf.train.Checkpoint(model=model)\nkept = tf.train.CheckpointManager(saved, 'w', 3)\n"
+        + "writer = tf.summary.create_file_writer('w')\n"
+        + "def new_rng():\n    return np.random.RandomState(1)\n"
     )
     source = head + INSIDE.format(line=line) + LOOP + "    count[0] += 1\n"
     result = check.run(source.lstrip("\n"))
@@ -481,19 +497,14 @@ def test_what_a_step_may_do(line: str) -> None:
         ("model", "not a tensor"),
         ("tape", "not a tensor"),
         ("loss, True", "not a tensor"),
-        ("w", "the variable"),
+        ("w", "holds variables"),
         ("model.trainable_variables", "more than tensors"),
         ("both", "more than tensors"),
     ],
 )
 def test_what_a_step_may_not_return(value: str, reason: str) -> None:
-    refuses(
-        HEAD
-        + "w = tf.Variable(1.0)\nboth = [w, w]\n"
-        + STEP.replace("return loss", f"return {value}")
-        + LOOP.replace("print(float(loss))", "pass"),
-        reason,
-    )
+    source = STEP.replace("return loss", f"return {value}") + LOOP.replace("print(float(loss))", "pass")
+    refuses(HEAD + "w = tf.Variable(1.0)\nboth = [w, w]\n" + source, reason)
 
 
 @pytest.mark.parametrize("value", ["None", "loss, grads", "{'loss': loss}", "[loss, acc.result()]"])
@@ -526,6 +537,54 @@ def test_what_a_step_may_return(value: str) -> None:
         ("a = np.ones((8, 3))", "loss = loss + tf.reduce_sum(a)", "    a += 2.0", "another value later"),
         ("a = np.ones((8, 3))", "loss = loss + tf.reduce_sum(a)", "    a.fill(2.0)", "changed later"),
         ("params = []", "loss = loss + len(params)", "    params.append(1)", "changed later"),
+        ("cfg = {'a': 0.1}\nother = cfg", "loss = loss * cfg['a']", "    other['a'] = 0.2", "changed later"),
+        ("other = {'a': 0.1}\ncfg = other", "loss = loss * cfg['a']", "    other['a'] = 0.2", "changed later"),
+        ("cfg = {'a': 0.1}\nx2, other = 1, cfg", "loss = loss * cfg['a']", "    other['a'] = 0.2", "changed later"),
+        (
+            "cfg = {'a': 0.1}\ndef change(c, v):\n    c['a'] = v",
+            "loss = loss * cfg['a']",
+            "    change(cfg, 0.2)",
+            "changed later",
+        ),
+        (
+            "cfg = {'a': 0.1}\ndef change(c=cfg):\n    c.update(a=0.2)",
+            "loss = loss * cfg['a']",
+            "    change()",
+            "changed later",
+        ),
+        (
+            "class C:\n    def __init__(self, c):\n        self.c = c\ncfg = {'a': 0.1}\nheld = C(cfg)",
+            "loss = loss * cfg['a']",
+            "    held.c['a'] = 0.2",
+            "changed later",
+        ),
+        (
+            "class C:\n    def __init__(self, c):\n        self.c = c\ncfg = {'a': 0.1}\nheld = C(cfg)",
+            "loss = loss * held.c['a']",
+            "    cfg['a'] = 0.2",
+            "changed later",
+        ),
+        ("rows = [np.ones(3)]", "loss = loss + rows[0][0]", "    for r in rows:\n        r[0] = 2.0", "changed later"),
+        ("a = np.ones((8, 3))", "loss = loss + tf.reduce_sum(a)", "    np.copyto(a, 2.0)", "changed later"),
+        ("a = np.ones((8, 3))", "loss = loss + tf.reduce_sum(a)", "    np.multiply(a, 2.0, out=a)", "changed later"),
+        ("rate = 0.1", "loss = loss * rate", "    globals()['rate'] = 0.2", "another value"),
+        ("rate = 0.1", "loss = loss * rate", "    globals().update(rate=0.2)", "another value"),
+        ("class C: pass\nc = C()\nc.a = 0.1", "loss = loss * c.a", "    setattr(c, 'a', 0.2)", "another value"),
+        ("class C:\n    a = 0.1\nc = C()", "loss = loss * c.a", "    c.__dict__['a'] = 0.2", "another value"),
+        ("class C:\n    a = 0.1\nc = C()", "loss = loss * c.a", "    vars(c).update(a=0.2)", "another value"),
+        (
+            "class C:\n    a = 0.1\nc = C()",
+            "loss = loss * c.a",
+            "    for k in 'ab':\n        setattr(c, k, 0.2)",
+            "another value",
+        ),
+        ("", "loss = loss * 1.0", "    opt.momentum = 0.5", "`momentum` is set"),
+        ("", "loss = loss * 1.0", "    opt.clipnorm = 0.5", "`clipnorm` is set"),
+        ("", "loss = loss * 1.0", "    setattr(opt, 'clipnorm', 0.5)", "`clipnorm` is set"),
+        ("", "loss = loss * 1.0", "    for l in model.layers:\n        l.rate = 0.5", "`rate` is set"),
+        ("", "loss = loss * 1.0", "    mse.reduction = 'sum'", "`reduction` is set"),
+        ("", "loss = loss * 1.0", "    model.add(tf.keras.layers.Dense(1))", "changes the model"),
+        ("", "loss = loss * 1.0", "    model.pop()", "changes the model"),
         (
             "def change():\n    global rate\n    rate = 2.0\nrate = 0.1",
             "loss = loss * rate",
@@ -542,6 +601,9 @@ def test_what_a_step_reads_must_stay(before: str, inside: str, behind: str, reas
     "before",
     [
         "rate = 0.1\nrate = rate * 2",
+        "rate = 0.1\nopt.momentum = 0.5\nmodel.add(tf.keras.layers.Dense(1))",
+        "cfg = {'a': 0.1}\nother = cfg\nother['a'] = 0.2\nrate = cfg['a']",
+        "globals()['size'] = 3\nrate = 0.1\nclass C: pass\nsetattr(C, 'a', 1)",
         "rate = 0.1\nfor i in range(3):\n    rate *= 0.5",
         "def pick():\n    global rate\n    rate = 2.0\nrate = 0.1\npick()",
         "rate = 0.1\nmodel.trainable = True\nfor l in model.layers[:1]:\n    l.trainable = False",
@@ -766,7 +828,7 @@ def test_static_method() -> None:
 def test_sequences_of_any_length(target: str, option: str) -> None:
     source = (HEAD + STEP + LOOP).replace(".batch(8)", ".padded_batch(8)")
     decorates(source, "step", decorator=f"@tf.function({option})", target=target)
-    refuses(source.replace("with tf", "n = x.shape[0]\n    with tf"), "static shape")
+    refuses(source.replace("loss = mse", "n = x.shape[0]\n        loss = mse"), "static shape")
     decorates(source.replace("padded_batch(8)", "padded_batch(8, padded_shapes=([3], [1]))"), "step")
 
 
@@ -789,6 +851,214 @@ def test_random_numbers_with_a_seed() -> None:
     refuses(noisy, "draws other random numbers", level=1, target="tf2.21")
     decorates(noisy.replace("normal((8, 3))", "normal((8, 3), seed=4)"), "step", level=1)
     decorates(seeded + HEAD + STEP + LOOP, "step", level=1)
+
+
+def test_what_a_function_sets_that_runs_in_every_epoch() -> None:
+    """It stands above the first call of the step, and runs again behind it."""
+    epoch = "def run(n):\n    {}\n    for x, y in ds:\n        step(x, y)\nfor epoch in range(3):\n    run(epoch)\n"
+    for line, reason in (
+        ("model.layers[0].trainable = n > 1", "`trainable` is set"),
+        ("opt.momentum = n / 3", "`momentum` is set"),
+        ("cfg['a'] = n", "changed later"),
+        ("global rate; rate = n", "another value later"),
+    ):
+        source = HEAD + "cfg, rate = {'a': 1}, 1.0\n" + STEP.replace("= mse", "= cfg['a'] * rate * mse")
+        refuses(source + epoch.format(line), reason)
+        decorates(source + epoch.format(line).replace("for epoch in range(3):\n    run(epoch)", "run(3)"), "step")
+
+
+def test_rate_may_be_set_at_any_time() -> None:
+    decorates(HEAD + STEP + LOOP + "    opt.learning_rate = 0.1 / (epoch + 1)\n    opt.lr = 0.1\n", "step")
+
+
+def test_globals_that_another_module_sets(tmp_path: Path) -> None:
+    (tmp_path / "steps.py").write_text((HEAD + "rate = 0.1\n" + INSIDE.format(line="loss = loss * rate")).lstrip("\n"))
+    main = "import steps\nfor epoch in range(3):\n    {}\n    for x, y in steps.ds:\n        steps.step(x, y)\n"
+    results = []
+    for line in ("pass", "steps.rate = 0.5", "setattr(steps, 'rate', 0.5)"):
+        (tmp_path / "train.py").write_text(main.format(line))
+        paths = [tmp_path / "train.py", tmp_path / "steps.py"]
+        options = Options(1, frozenset({"tf-function"}))
+        results.append(rewrite(paths, options, lambda _: named("tf2.15"))[1])
+    assert b"@tf.function" in results[0].after
+    for result in results[1:]:
+        assert result.after == result.before and "another value" in result.refused[0].reason
+
+
+@pytest.mark.parametrize("kind", ["staticmethod", "classmethod"])
+def test_first_parameter_of_methods(kind: str) -> None:
+    """What a class or an object fills is not a batch, and a batch is not what an object fills."""
+    step = STEP.replace("def step(", f"@{kind}\ndef step(" + ("cls, " if kind == "classmethod" else ""))
+    source = HEAD + "class T:\n" + textwrap.indent(step.lstrip("\n"), "    ") + LOOP.replace("step(", "T().step(")
+    decorates(source, "step")
+    refuses(source.replace("with tf", "m = np.mean(x)\n        with tf"), "`np.mean`")
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("n = tf.boolean_mask(pred, y > 0.5).shape[0]", "static shape"),
+        ("some = tf.boolean_mask(pred, y > 0.5)\n    n = len(some)", "static shape"),
+        ("some = tf.gather_nd(pred, tf.where(y > 0.5))\n    n = some.shape[0]", "static shape"),
+        ("some = tf.zeros((tf.reduce_sum(tf.cast(y, tf.int32)),))\n    n = some.shape[0]", "static shape"),
+        ("some = tf.boolean_mask(pred, y > 0.5)\n    n = x.shape[0]", ""),
+        ("some = tf.where(y > 0.5, y, 0.0)\n    n = some.shape[0]", ""),
+        ("some = tf.zeros((3, 2))\n    n = some.shape[0]", ""),
+    ],
+)
+def test_shapes_that_depend_on_values(line: str, reason: str) -> None:
+    source = HEAD + INSIDE.format(line=line) + LOOP
+    if reason:
+        refuses(source, reason)
+    else:
+        decorates(source, "step")
+
+
+@pytest.mark.parametrize("value", ["weights", "list(weights)", "(loss, weights + [w])", "[v for v in weights]"])
+def test_variables_are_not_returned(value: str) -> None:
+    source = STEP.replace("return loss", f"weights = model.trainable_variables\n    return {value}")
+    source += LOOP.replace("print(float(loss))", "pass")
+    refuses(HEAD + "w = tf.Variable(1.0)\n" + source, "variables")
+
+
+def test_numbers_of_a_list() -> None:
+    source = HEAD + STEP.replace("(x, y):", "(x, y, a):").replace("loss = mse", "loss = a * mse")
+    text = check.run(
+        (source + "for a in [0.1, 0.2, 0.3]:\n    step(X, X, a)\n").replace("X", "tf.ones((8, 3))").lstrip("\n")
+    )
+    assert "tf.constant(a)" in text.after.decode() and "@tf.function" in text.after.decode()
+    many = "for a in [1, 2, 3, 4, 5, 6]:\n    step(X, X, a)\n".replace("X", "tf.ones((8, 3))")
+    refuses(source + many, "integer computes in another type")
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [
+        ("np.random.rand()", ""),
+        ("np.random.uniform(0.5, 1.0)", ""),
+        ("rng.normal() * 2 + 1", ""),
+        ("np.random.randint(3)", "integer computes in another type"),
+        ("np.random.rand(1)", "NumPy array"),
+        ("np.random.uniform(size=(8, 1))", "NumPy array"),
+        ("np.random.normal(np.zeros(3))", "NumPy array"),
+    ],
+)
+def test_numbers_that_are_drawn(number: str, reason: str) -> None:
+    """A trace for each of them would be slower than no graph."""
+    step = STEP.replace("(x, y):", "(x, y, a):").replace("loss = mse(y, model(x, training=True))", "loss = a * y")
+    source = HEAD + "rng = np.random.default_rng(0)\n" + step + LOOP.replace("(x, y)\n", f"(x, y, {number})\n")
+    if reason:
+        refuses(source, reason)
+    else:
+        text = check.run(source.lstrip("\n")).after.decode()
+        assert f"step(x, y, tf.constant({number}))" in text and "@tf.function" in text
+
+
+@pytest.mark.parametrize(
+    "variable",
+    ["v = tf.Variable(np.ones(3))", "v = tf.cast(np.ones(3), 'double')", "a = np.random.rand(3)\nv = tf.Variable(a)"],
+)
+def test_number_beside_double_precision(variable: str) -> None:
+    refuses(
+        HEAD
+        + variable
+        + STEP.replace("(x, y):", "(x, y, a):").replace("loss = mse", "loss = a * mse")
+        + LOOP.replace("(x, y)\n", "(x, y, epoch / 3)\n"),
+        "which type",
+    )
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "a = np.ones((40, 3), 'float32')\nfor n in range(1, 9):\n    step(a[:n], a[:n, :1])\n",
+        "a = [np.ones((n, 3), 'float32') for n in range(8)]\nfor x in a:\n    step(x, x)\n",
+        "def gen():\n    for n in (3, 5, 7):\n        yield np.ones((n, 3), 'float32'), np.ones((n, 1), 'float32')\n"
+        "for x, y in gen():\n    step(x, y)\n",
+        "for n in range(1, 9):\n    x = np.random.rand(n, 3)\n    step(x, x)\n",
+    ],
+)
+def test_arrays_of_any_length(loop: str) -> None:
+    decorates(HEAD + STEP + loop, "step", decorator="@tf.function(reduce_retracing=True)")
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "a = np.ones((40, 3), 'float32')\nfor i in range(5):\n    step(a[i * 8:(i + 1) * 8], a[i * 8:(i + 1) * 8])\n",
+        "a = np.ones((40, 3), 'float32')\nfor i in range(5):\n    end = i + 8\n    step(a[i:end], a[i:end])\n",
+        "for i in range(5):\n    x = np.random.rand(8, 3)\n    step(x, x)\n",
+    ],
+)
+def test_arrays_of_one_length(loop: str) -> None:
+    decorates(HEAD + STEP + loop, "step")
+
+
+# -- steps in functions that are called for every epoch ------------------------------------------------------
+
+EPOCH = """
+def train_epoch(net, sgd, data):
+    for x, y in data:
+        with tf.GradientTape() as tape:
+            loss = mse(y, net(x))
+        sgd.apply_gradients(zip(tape.gradient(loss, net.trainable_variables), net.trainable_variables))
+    print(float(loss))
+
+
+"""
+
+
+def test_function_that_is_called_for_every_epoch() -> None:
+    """A step that it defined would be traced in every epoch."""
+    lifts(
+        "\n" + EPOCH + "for epoch in range(3):\n    train_epoch(model, opt, ds)\n",
+        """
+
+@tf.function
+def train_step(x, y, net, sgd):
+    with tf.GradientTape() as tape:
+        loss = mse(y, net(x))
+    sgd.apply_gradients(zip(tape.gradient(loss, net.trainable_variables), net.trainable_variables))
+    return loss
+
+
+def train_epoch(net, sgd, data):
+    for x, y in data:
+        loss = train_step(x, y, net, sgd)
+    print(float(loss))
+
+
+for epoch in range(3):
+    train_epoch(model, opt, ds)
+""",
+    )
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        "for net in (model, second):\n    train_epoch(net, opt, ds)\n",
+        "for epoch in range(3):\n    train_epoch(model, opt, ds)\n    train_epoch(second, opt, ds)\n",
+        "for fold in range(3):\n    train_epoch(model, tf.keras.optimizers.SGD(0.1), ds)\n",
+        "for fold in range(3):\n    second = tf.keras.Sequential([tf.keras.layers.Dense(1)])\n"
+        "    train_epoch(second, opt, ds)\n",
+    ],
+)
+def test_another_model_in_every_call(calls: str) -> None:
+    source = HEAD + "second = tf.keras.Sequential([tf.keras.layers.Dense(1)])\n" + EPOCH + calls
+    text = check.run(source.lstrip("\n")).after.decode()
+    assert "\n@tf.function" not in text, text  # if at all, in the function
+
+
+def test_two_models_of_one_step() -> None:
+    source = STEP.replace("(x, y)", "(first, second, x, y)").replace("model(x, training=True)", "second(first(x))")
+    source = source.replace("model.trainable_variables", "first.trainable_variables")
+    made = "second = tf.keras.Sequential([tf.keras.layers.Dense(1)])\n"
+    decorates(HEAD + made + source + LOOP.replace("step(x", "step(model, second, x"), "step")
+    refuses(
+        HEAD + made + source + "for x, y in ds:\n    step(model, second, x, y)\n    step(second, model, x, y)\n",
+        "several",
+    )
 
 
 # -- steps that stand in the loop ---------------------------------------------------------------------------
@@ -918,8 +1188,10 @@ for epoch in range(3):
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("print(loss)", "it prints"),
-        ("history.append(loss)", "changes `history`"),
+        ("print(loss, opt.iterations)", "it prints|`print`"),
+        ("print(float(acc.result()))", "`float()`"),
+        ("history.append(loss); grads = [g * history[0] for g in grads]", "changes `history`|several"),
+        ("history.append(model.get_weights())", "changes `history`"),
         ("total = total + loss.numpy()", "`.numpy()`|what `total`"),
         ("if epoch > 1: break", "`break`|`epoch`"),
         ("text = '''a\nb'''", "several lines"),
@@ -934,6 +1206,106 @@ def test_inline_refusals(line: str, reason: str) -> None:
     result = check.run(source.lstrip("\n"))
     assert result.after == result.before, result.after.decode()
     assert any(part in r.reason for r in result.refused for part in reason.split("|")), result.refused
+
+
+def test_what_only_looks_at_the_step_runs_behind_it() -> None:
+    lifts(
+        """
+history, total, n = [], 0.0, 0
+for x, y in ds:
+    with tf.GradientTape() as tape:
+        loss = mse(y, model(x))
+    # how it goes
+    history.append(loss.numpy())
+    total += loss
+    n += 1
+    if n % 10 == 0:
+        print(n, float(loss))
+    # update
+    grads = tape.gradient(loss, model.trainable_variables)
+    total += tf.reduce_mean(x)
+    opt.apply_gradients(zip(grads, model.trainable_variables))
+""",
+        """
+history, total, n = [], 0.0, 0
+
+
+@tf.function
+def train_step(x, y):
+    with tf.GradientTape() as tape:
+        loss = mse(y, model(x))
+    # update
+    grads = tape.gradient(loss, model.trainable_variables)
+    opt.apply_gradients(zip(grads, model.trainable_variables))
+    return loss
+
+
+for x, y in ds:
+    loss = train_step(x, y)
+    # how it goes
+    history.append(loss.numpy())
+    total += loss
+    n += 1
+    if n % 10 == 0:
+        print(n, float(loss))
+    total += tf.reduce_mean(x)
+""",
+    )
+
+
+@pytest.mark.parametrize(
+    ("aside", "later"),
+    [
+        ("total += float(loss)", "grads = [g * total for g in grads]"),
+        ("history.append(float(loss))", "loss = loss * 2.0"),
+        ("history.append(float(loss))", "grads = [g * len(history) for g in grads]"),
+        ("history.append(float(loss))", "grads = [g * len(same) for g in grads]"),
+        ("history.append(w.numpy())", "w.assign_sub(0.1)"),
+        ("history.append(opt.learning_rate.numpy())", "grads = grads"),
+    ],
+)
+def test_what_the_step_reads_later_is_no_aside(aside: str, later: str) -> None:
+    lines = f"        {aside}\n        {later}\n        opt.apply"
+    source = (
+        HEAD
+        + "w = tf.Variable(1.0)\nhistory, total = [], 0.0\nsame = history\n"
+        + INLINE.replace("        opt.apply", lines)
+    )
+    result = check.run(source.lstrip("\n"))
+    assert result.after == result.before and result.refused, result.after.decode()
+
+
+@pytest.mark.parametrize(
+    ("line", "behind", "reason"),
+    [
+        ("if x.dtype == y.dtype: extra = loss", "print(extra)", "without a value"),
+        ("weights = model.trainable_variables", "print(weights)", "holds variables"),
+        ("for w in model.trainable_variables: loss = loss + tf.nn.l2_loss(w)", "print(w.name)", "holds variables"),
+        ("part = loss", "del part, x", "`del`"),
+        ("part = loss", "if epoch:\n            del part", "`del`"),
+        ("part = loss", "print('{part}'.format(**locals()))", "`locals()`"),
+    ],
+)
+def test_what_is_read_behind_the_step(line: str, behind: str, reason: str) -> None:
+    lines = f"        {line}\n        opt.apply"
+    source = INLINE.replace("        opt.apply", lines).replace("    print(float(loss))", f"        {behind}")
+    refuses(HEAD + source, reason)
+
+
+def test_deleted_tape() -> None:
+    deleted = INLINE.replace("GradientTape()", "GradientTape(persistent=True)").replace(
+        "    print(float(loss))", "        del tape, grads\n    print(float(loss))"
+    )
+    lifts(deleted, LIFTED.replace("GradientTape()", "GradientTape(persistent=True)"))
+
+
+@pytest.mark.parametrize("state", ["state", "[state]", "(state,)"])
+def test_state_that_is_carried_in_one_statement(state: str) -> None:
+    loss = f"out, {state} = cell(x, {state})\n            loss = mse(y, out)"
+    source = HEAD + "cell = tf.keras.layers.SimpleRNNCell(3)\nstate = tf.zeros((8, 3))\n"
+    source += INLINE.replace("loss = mse(y, model(x, training=True))", loss)
+    text = check.run(source.lstrip("\n")).after.decode()
+    assert "        state, loss = train_step(x, y, state)" in text
 
 
 def test_inline_in_a_generator() -> None:
@@ -1323,3 +1695,67 @@ def test_same_numbers(env: str, tmp_path: Path) -> None:
         outputs.append([float(x.split()[1]) for x in done.stdout.splitlines() if x.startswith("RESULT")])
     assert len(outputs[0]) == 3 * len(names)
     assert outputs[1] == pytest.approx(outputs[0], rel=1e-4)
+
+
+MANY = """
+import numpy as np
+import tensorflow as tf
+data = np.random.RandomState(0).rand(40, 3).astype('float32')
+ds = tf.data.Dataset.from_tensor_slices((data, data[:, :1])).batch(8)
+mse = tf.keras.losses.MeanSquaredError()
+cell = tf.keras.layers.SimpleRNNCell(3, kernel_initializer='ones', recurrent_initializer='ones')
+net = tf.keras.Sequential([tf.keras.layers.Dense(1, kernel_initializer='ones')])
+sgd, other = tf.keras.optimizers.SGD(0.1), tf.keras.optimizers.SGD(0.01)
+slope = tf.Variable(1.0)
+
+
+def slope_step(x, a):
+    with tf.GradientTape() as tape:
+        loss = a * (slope * x - 3.0) ** 2
+    slope.assign_sub(0.1 * tape.gradient(loss, slope))
+    return loss
+
+
+for x, a in zip([0.1, 0.2, 0.3], [1.0, 0.5, 2.0]):
+    print('RESULT', float(slope_step(x, a)))
+
+history, total, state = [], 0, tf.zeros((8, 3))
+for x, y in ds:
+    with tf.GradientTape(persistent=True) as tape:
+        out, [state] = cell(x, [state])
+        loss = mse(y, out)
+    history.append(loss.numpy())
+    total += loss
+    if len(history) % 2:
+        print('RESULT', float(loss), float(total))
+    grads = tape.gradient(loss, cell.trainable_variables)
+    sgd.apply_gradients(zip(grads, cell.trainable_variables))
+    del tape
+print('RESULT', float(np.mean(history)), float(total), float(tf.reduce_sum(state)))
+
+for n in range(1, 9):
+    x, y = data[:n], data[:n, :1]
+    with tf.GradientTape() as tape:
+        loss = mse(y, net(x))
+    other.apply_gradients(zip(tape.gradient(loss, net.trainable_variables), net.trainable_variables))
+    print('RESULT', float(loss))
+"""
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize("env", ["tf215", "tf221"])
+def test_same_numbers_of_moved_steps(env: str, tmp_path: Path) -> None:
+    result = check.run(MANY.lstrip("\n"), target={"tf215": "tf2.15", "tf221": "tf2.21"}[env])
+    text = result.after.decode()
+    assert not result.refused and text.count("@tf.function") == 3, result.refused
+    assert "state, loss = train_step(x, y, state)" in text and "del tape" not in text
+    outputs = []
+    for name, data in (("before", result.before), ("after", result.after)):
+        path = tmp_path / f"{name}.py"
+        path.write_bytes(data)
+        done = run_script(tf_env(env), path, timeout=600)
+        assert done.returncode == 0, done.stderr[-3000:]
+        found = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("RESULT")]
+        outputs.append([float(number) for line in found for number in line])
+    assert len(outputs[0]) == 3 + 6 + 3 + 8
+    assert outputs[1] == pytest.approx(outputs[0], rel=1e-4, abs=1e-6)

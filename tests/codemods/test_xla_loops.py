@@ -245,6 +245,22 @@ def test_refuses_what_does_not_compile(line: str, reason: str) -> None:
     check.refuses(with_line(line), reason)
 
 
+TABLE = "tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer([0], [1.0]), 0.0)"
+
+
+@pytest.mark.parametrize(
+    ("made", "line", "reason"),
+    [
+        (TABLE, "kept.lookup(tf.cast(y, tf.int32))", "looks up a table"),
+        (TABLE, "kept[tf.cast(y, tf.int32)]", "looks up a table"),
+        ("tf.queue.FIFOQueue(3, [tf.float32])", "kept.enqueue(loss)", "uses a queue"),
+    ],
+)
+def test_refuses_methods_of_what_does_not_compile(made: str, line: str, reason: str) -> None:
+    source = with_line(line)
+    check.refuses(source.replace(MODEL, MODEL + f"kept = {made}\n"), reason)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
