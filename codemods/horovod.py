@@ -34,6 +34,9 @@ def horovod(script: Script) -> Iterator[Finding]:
     scaled linearly with a warm-up (Goyal et al. 2017; `--no-lr-scaling` leaves them); files and prints by rank 0.
     Every process keeps the batch size of the script.
 
+    In loops of its own, every tape becomes a `hvd.DistributedGradientTape`, the weights and the optimizers' state of
+    rank 0 are shared after the first step, and learning rates stay as they are.
+
     A TensorFlow 1 session, also a monitored one, has its GPU in its configuration, takes the weights of rank 0 when its
     variables are set, and is fed parts of the arrays; `tf.gradients` are averaged where they are applied.
 

@@ -466,7 +466,7 @@ def _merged(statements: list[Any]) -> list[Any]:
 def _with_leading(
     statements: list[cst.BaseStatement], owner: int, leading: Sequence[cst.EmptyLine]
 ) -> list[cst.BaseStatement]:
-    """Give back what is above a statement: its own comments to it, those above a blank line to what now stands first."""
+    """What is above a statement: its own comments stay with it, those above a blank line with what now stands first."""
     if not statements:
         return statements
     result: list[Any] = list(statements)

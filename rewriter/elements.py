@@ -118,8 +118,8 @@ def element_of(dataset: Value) -> Element:
         if name == "Dataset.range":
             return Tensor((), "int64")
         if dataset.name == "tensorflow_datasets.load":
-            given = script.bind(call, ("name",))
-            texts = script.constant(given.get("name")) in _TEXTS and script.constant(given.get("as_supervised")) is True
+            asked = script.bind(call, ("name",))
+            texts = script.constant(asked.get("name")) in _TEXTS and script.constant(asked.get("as_supervised")) is True
             return (Tensor((), "string"), Tensor((), "int64")) if texts else UNKNOWN
         if name in ("TFRecordDataset", "TextLineDataset", "FixedLengthRecordDataset", "Dataset.list_files"):
             return Tensor((), "string")

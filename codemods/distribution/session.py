@@ -134,6 +134,8 @@ def _strange(conversion: Conversion) -> None:
                 and call.func.attr in ("finalize", "make_callable")
             ):
                 what = f"`{script.text(call.func)}`"
+            if isinstance(call.func, ast.Attribute) and call.func.attr == "load" and len(call.args) == 2 and not name:
+                what = "variables that are set one by one"
             if what is not None:
                 conversion.refuse(script, call, f"the program uses {what}, which is not converted")
         for node in script.all(ast.Attribute):

@@ -57,4 +57,4 @@ class LAMB(tf.train.Optimizer):
     def _finish(self, update_ops, name_scope):
         with tf.control_dependencies(update_ops):  # all of them count the same step
             counted = tf.assign_add(self._step(), 1.0, use_locking=self._use_locking).op
-        return tf.group(*(list(update_ops) + [counted]), name=name_scope)
+        return tf.group(*update_ops, counted, name=name_scope)

@@ -333,6 +333,8 @@ class Feeds:
         ):
             if last in ("zeros", "ones", "full", "eye") and not isinstance(script.parents.get(node), ast.Subscript):
                 return
+            if last in ("split", "array_split"):
+                raise Unsplit(node, f"`{script.text(node)}` makes as many batches of a part, which are smaller")
             if last in ("reshape", "expand_dims", "atleast_2d"):
                 self.reshaped.append(node)
             if last in _ORDERS and node.args and script.integer(node.args[0]) is not None:
@@ -569,6 +571,8 @@ class Feeds:
                     if not self.of_part(inner.right):
                         raise Unsplit(inner, f"whether `{script.text(inner)}` fits the samples of one rank is not seen")
                     self.turns = True
+                if isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Mult) and self._shrinks(inner):
+                    raise Unsplit(inner, f"`{script.text(inner)}` depends on the size of a batch that would shrink")
                 if isinstance(inner, ast.Call):
                     self._index_call(inner)
                 if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Load):
@@ -588,6 +592,15 @@ class Feeds:
                             if b.kind == "augment":
                                 raise Unsplit(inner, f"`{inner.id}` goes on from step to step")
                             todo.append(b.part or b.value)
+
+    def _shrinks(self, product: ast.BinOp) -> bool:
+        """Whether a factor beside the counter of a loop is computed from the number of samples."""
+        for side in (product.left, product.right):
+            names = [n for n in ast.walk(side) if isinstance(n, ast.Name)]
+            counts = any(self._loop_of(b) is not None for n in names for b in self.script.names.reaching(n))
+            if not counts and self.of_part(side):
+                return True
+        return False
 
     def _parts_of_index(self, node: ast.AST) -> list[ast.AST]:
         """What a position is computed from, without the arrays that are only asked for their sizes."""
@@ -667,6 +680,8 @@ class Feeds:
             if not inside:
                 raise Unsplit(loop.iter, f"how often `{script.text(loop.iter)}` gives a step is not seen")
             return
+        if len(counter.args) > 2 and self.of_part(counter.args[2]):
+            raise Unsplit(counter, f"`{script.text(counter.args[2])}` is the size of a batch that would shrink")
         used = {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)} & self.varying
         stop = counter.args[1] if len(counter.args) > 1 else counter.args[0] if counter.args else None
         if stop is None:

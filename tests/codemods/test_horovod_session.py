@@ -323,6 +323,18 @@ class TestData:
                 "put samples together",
             ),
             (LOOP + "guess = sess.run(loss, {x: data, y: labels})\nprint(np.mean(guess == truth))\n", "something else"),
+            (
+                "for a, b in zip(np.array_split(data, 10), np.array_split(labels, 10)):\n"
+                "    sess.run(train, {x: a, y: b})\n",
+                "which are smaller",
+            ),
+            (
+                "n = len(data) // 10\nfor i in range(10):\n"
+                "    sess.run(train, {x: data[i * n:(i + 1) * n], y: labels[i * n:(i + 1) * n]})\n",
+                "that would shrink",
+            ),
+            (LOOP.replace("16)", "len(data) // 9)"), "that would shrink"),
+            ("w = tf.trainable_variables()[0]\nw.load(np.ones((4, 1)), sess)\n" + LOOP, "set one by one"),
             ("feed = make_feed()\nfor i in range(9):\n    sess.run(train, feed)\n", "feeds is not seen"),
         ],
     )
