@@ -10,12 +10,10 @@ from dataclasses import dataclass, replace
 
 from codemods.parallel_map import _only_arranges
 from rewriter import catalog
-from rewriter.chains import before, reorder
 from rewriter.codemod import Finding, Fix, Refusal, codemod
-from rewriter.edits import Chain, Edit, Insert, SetKeyword, Wrap
-from rewriter.elements import Size, size_of
-from rewriter.models import structure
-from rewriter.pipelines import (
+from rewriter.data.chains import before, reorder
+from rewriter.data.elements import Size, size_of
+from rewriter.data.pipelines import (
     READERS,
     Use,
     consumers,
@@ -28,7 +26,9 @@ from rewriter.pipelines import (
     upstream,
     uses,
 )
-from rewriter.purity import effects, reseeds, seeds
+from rewriter.data.purity import effects, reseeds, seeds
+from rewriter.edits import Chain, Edit, Insert, SetKeyword, Wrap
+from rewriter.models import structure
 from rewriter.scopes import FUNCTIONS
 from rewriter.script import Script
 from rewriter.training import distribution, elements_of

@@ -8,13 +8,13 @@ import re
 from collections.abc import Iterable, Iterator
 
 from rewriter.codemod import Finding, Fix, Refusal, codemod
-from rewriter.dataflow import LOOPS
+from rewriter.data.pipelines import related
+from rewriter.data.purity import seeds
 from rewriter.edits import Delete, DropKeyword, Edit, Insert, Replace
-from rewriter.pipelines import related
-from rewriter.purity import seeds
+from rewriter.graphs.dataflow import LOOPS
+from rewriter.graphs.sessions import INVISIBLE, TWICE, Entry, Plan, Stays, around, plan, runs, trains
 from rewriter.scopes import FUNCTIONS
 from rewriter.script import Script
-from rewriter.sessions import INVISIBLE, TWICE, Entry, Plan, Stays, around, plan, runs, trains
 
 #: What a pipeline costs more per batch than feeding does, in microseconds: preparing the batch has to take longer.
 PIPELINE = 200

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from codemods.distribution import fit, session, start, tape, train_step, writes
 from codemods.distribution.conversion import Conversion
 from rewriter.codemod import Finding, Refusal, codemod
-from rewriter.distribute.existing import distributed, missing
-from rewriter.distribute.program import NAMES, Program, Way, WayKind, program_of
+from rewriter.distribution.existing import distributed, missing
+from rewriter.distribution.program import NAMES, Program, Way, WayKind, program_of
 from rewriter.script import Script, import_bindings
 from rewriter.spelling import tensorflow_imports
 from rewriter.training import FITS, other_backend

@@ -6,11 +6,11 @@ import ast
 from collections.abc import Iterator
 
 from codemods.parallel_map import _only_arranges
-from rewriter.chains import before, reorder
 from rewriter.codemod import Finding, Fix, Refusal, codemod
+from rewriter.data.chains import before, reorder
+from rewriter.data.elements import element_of, is_even
+from rewriter.data.elementwise import Found, elementwise
 from rewriter.edits import Edit
-from rewriter.elements import element_of, is_even
-from rewriter.elementwise import Found, elementwise
 from rewriter.script import Script
 from rewriter.values import apart_from_loops
 

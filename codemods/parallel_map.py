@@ -6,9 +6,9 @@ import ast
 from collections.abc import Iterator
 
 from rewriter.codemod import Finding, Fix, Refusal, codemod
+from rewriter.data.pipelines import in_function_of, nondeterministic, program_seen
+from rewriter.data.purity import order_matters, reseeds
 from rewriter.edits import SetKeyword
-from rewriter.pipelines import in_function_of, nondeterministic, program_seen
-from rewriter.purity import order_matters, reseeds
 from rewriter.script import Script
 
 

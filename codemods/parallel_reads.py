@@ -8,8 +8,7 @@ from collections.abc import Iterator
 
 from codemods.parallel_map import in_parallel
 from rewriter.codemod import Finding, Fix, Refusal, codemod
-from rewriter.edits import Edit, Rename, Replace, SetKeyword
-from rewriter.pipelines import (
+from rewriter.data.pipelines import (
     READERS,
     Route,
     in_function_of,
@@ -18,7 +17,8 @@ from rewriter.pipelines import (
     routes,
     stages,
 )
-from rewriter.purity import order_matters, reseeds, seeds
+from rewriter.data.purity import order_matters, reseeds, seeds
+from rewriter.edits import Edit, Rename, Replace, SetKeyword
 from rewriter.script import Script
 from rewriter.values import Value
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from rewriter import catalog
 from rewriter.codemod import Finding, Fix, Refusal, codemod
+from rewriter.data.pipelines import PASSING, Use, consumers, prefetched, stages, uses
+from rewriter.data.purity import reseeds
 from rewriter.edits import Chain
-from rewriter.pipelines import PASSING, Use, consumers, prefetched, stages, uses
-from rewriter.purity import reseeds
 from rewriter.script import Script
 from rewriter.spelling import spell_out
 from rewriter.values import Value, apart_from_loops

@@ -8,17 +8,17 @@ from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
-from rewriter.asides import asides
-from rewriter.batches import Given, array_dtype, default, given, varies
-from rewriter.changes import holds_variables, setattr_name
 from rewriter.codemod import Finding, Fix, Refusal, codemod
+from rewriter.data.purity import effects, seeds
 from rewriter.edits import Decorate, Edit, Wrap
-from rewriter.lifting import Anchor, Lift, free_name
-from rewriter.purity import effects, seeds
+from rewriter.loops.asides import asides
+from rewriter.loops.batches import Given, array_dtype, default, given, varies
+from rewriter.loops.changes import holds_variables, setattr_name
+from rewriter.loops.lifting import Anchor, Lift, free_name
+from rewriter.loops.steps import CallSite, Function, Step, block_of, call_sites, compiled, loops_around, steps
+from rewriter.loops.tracing import FLOATS, LIST, OBJECT, PYTHON, RAW, TENSOR, Kind, Tracer, worst
 from rewriter.scopes import FUNCTIONS
 from rewriter.script import Script
-from rewriter.steps import CallSite, Function, Step, block_of, call_sites, compiled, loops_around, steps
-from rewriter.tracing import FLOATS, LIST, OBJECT, PYTHON, RAW, TENSOR, Kind, Tracer, worst
 from rewriter.training import distribution, graph_mode
 
 

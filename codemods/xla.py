@@ -10,9 +10,9 @@ from codemods.loops.xla import Rules, compiled_steps
 from rewriter import catalog
 from rewriter.codemod import Finding, Fix, Refusal, codemod
 from rewriter.compilable import Obstacle, of_model, of_objective, of_settings
+from rewriter.data.pipelines import Route, routes, stages
 from rewriter.edits import Edit, SetKeyword
 from rewriter.models import Structure, structure
-from rewriter.pipelines import Route, routes, stages
 from rewriter.script import Script, Site
 from rewriter.training import (
     ENDLESS,

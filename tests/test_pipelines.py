@@ -2,9 +2,9 @@ import ast
 import textwrap
 from pathlib import Path
 
+from rewriter.data.pipelines import consumers, prefetched, related, role, roles, routes, stages, upstream
+from rewriter.data.purity import effects, seeds
 from rewriter.engine import Options
-from rewriter.pipelines import consumers, prefetched, related, role, roles, routes, stages, upstream
-from rewriter.purity import effects, seeds
 from rewriter.script import Project, Script
 from rewriter.source import parse
 from rewriter.target import named

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from rewriter.batches import array_dtype, given, varies
 from rewriter.engine import Options
-from rewriter.lifting import Lift, free_name
-from rewriter.order import runs_before
+from rewriter.loops.batches import array_dtype, given, varies
+from rewriter.loops.lifting import Lift, free_name
+from rewriter.loops.order import runs_before
+from rewriter.loops.steps import LOOPS, Step, loops_around, steps
 from rewriter.script import Project, Script
 from rewriter.source import parse
-from rewriter.steps import LOOPS, Step, loops_around, steps
 from rewriter.target import named
 
 HEAD = """

@@ -14,5 +14,5 @@
     fit.py          a program that trains with `fit`: all of these together
     session.py      a program that trains in TensorFlow 1 sessions
 
-`codemods/horovod.py` has the function that converts each way to train (which `rewriter/distribute/program.py` names).
+`codemods/horovod.py` has the function that converts each way to train (which `rewriter/distribution/program.py` names).
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
-from rewriter.distribute.writes import writes
+from rewriter.distribution.writes import writes
 from rewriter.edits import Prepend, Replace, SetKeyword, Wrap
 from rewriter.script import Script, Site
 from rewriter.training import Run, callbacks

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from rewriter.codemod import Finding, Fix, Refusal
-from rewriter.distribute.program import Program
-from rewriter.distribute.sources import Problem
+from rewriter.distribution.program import Program
+from rewriter.distribution.sources import Problem
 from rewriter.edits import Edit, Insert
 from rewriter.script import Script
 from rewriter.spelling import import_anchor, spell_out

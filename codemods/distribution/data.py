@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
-from rewriter.distribute.sources import Place, Split, draws_in, split_of, unlike_on_ranks
+from rewriter.distribution.sources import Place, Split, draws_in, split_of, unlike_on_ranks
 from rewriter.edits import Chain, Insert, Replace, SetKeyword, Wrap
 from rewriter.script import Script, Site
 from rewriter.spelling import outermost

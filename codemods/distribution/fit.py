@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rewriter.distribute.optimizers import Optimizer, optimizer_of, rate_of
-from rewriter.distribute.program import Way, unproven_compiles
-from rewriter.distribute.writes import saves_whole_models
+from rewriter.distribution.optimizers import Optimizer, optimizer_of, rate_of
+from rewriter.distribution.program import Way, unproven_compiles
+from rewriter.distribution.writes import saves_whole_models
 from rewriter.training import FITS, Run, Training, graph_mode, left_behind
 
 from . import callbacks, data, optimizers, rates

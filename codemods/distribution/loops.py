@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from rewriter.distribute.rates import set_elsewhere
-from rewriter.distribute.sources import Split, split_at
+from rewriter.data.pipelines import reached
+from rewriter.distribution.rates import set_elsewhere
+from rewriter.distribution.sources import Split, split_at
 from rewriter.edits import Insert, SetKeyword, Wrap
-from rewriter.pipelines import reached
+from rewriter.loops.steps import Loop, Step, call_sites, is_tape, is_update
 from rewriter.script import Script
-from rewriter.steps import Loop, Step, call_sites, is_tape, is_update
 
 from . import data
 from .conversion import Conversion, operand

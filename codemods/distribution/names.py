@@ -6,8 +6,8 @@ import ast
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from rewriter.loops.steps import Loop, call_sites, loops_around
 from rewriter.script import Script
-from rewriter.steps import Loop, call_sites, loops_around
 
 _VARIABLES = frozenset({"trainable_variables", "trainable_weights", "variables", "weights"})
 _DEEP = 12

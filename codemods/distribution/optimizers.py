@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from rewriter.distribute.optimizers import Optimizer, other_uses
+from rewriter.distribution.optimizers import Optimizer, other_uses
 from rewriter.edits import DropKeyword, Insert, Replace, Wrap
 from rewriter.script import Script
 from rewriter.training import Training

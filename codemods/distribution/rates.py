@@ -9,8 +9,8 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass, field
 
-from rewriter.distribute.optimizers import DEFAULT_RATES, WITHOUT_MOMENTUM, Optimizer, Rate, rate_of
-from rewriter.distribute.rates import Plan, plan_of, set_elsewhere
+from rewriter.distribution.optimizers import DEFAULT_RATES, WITHOUT_MOMENTUM, Optimizer, Rate, rate_of
+from rewriter.distribution.rates import Plan, plan_of, set_elsewhere
 from rewriter.edits import SetKeyword, Wrap
 from rewriter.script import Script
 from rewriter.training import Run, Training, callbacks

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 
-from rewriter.distribute.feeds import Feeds, Unsplit, random_origins
-from rewriter.distribute.pipelines_v1 import pipeline_of
-from rewriter.distribute.program import Way
-from rewriter.distribute.steps import initialises, kind_of_run, only_looks, updates
-from rewriter.distribute.writes import writes
+from rewriter.distribution.feeds import Feeds, Unsplit, random_origins
+from rewriter.distribution.pipelines_v1 import pipeline_of
+from rewriter.distribution.program import Way
+from rewriter.distribution.steps import initialises, kind_of_run, only_looks, updates
+from rewriter.distribution.writes import writes
 from rewriter.edits import Chain, Insert, Prepend, SetKeyword, Wrap
-from rewriter.graph_mode import Optimizer, configs, is_eager, optimizers, starts, v1
+from rewriter.graphs.graph_mode import Optimizer, configs, is_eager, optimizers, starts, v1
 from rewriter.script import Script
 from rewriter.values import Value
 

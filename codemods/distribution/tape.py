@@ -5,10 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from rewriter.distribute.program import Way
+from rewriter.distribution.program import Way
 from rewriter.edits import DropKeyword, Insert
-from rewriter.script import Script, own_nodes
-from rewriter.steps import (
+from rewriter.loops.steps import (
     LOOPS,
     Step,
     Tape,
@@ -20,6 +19,7 @@ from rewriter.steps import (
     steps,
     tapes_in,
 )
+from rewriter.script import Script, own_nodes
 from rewriter.training import graph_mode
 
 from . import data, loops

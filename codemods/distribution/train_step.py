@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 
-from rewriter.distribute.program import Way
+from rewriter.distribution.program import Way
 from rewriter.edits import Insert
+from rewriter.loops.steps import is_tape, is_update, tapes_in
 from rewriter.script import Script, own_nodes
 from rewriter.spelling import import_anchor
-from rewriter.steps import is_tape, is_update, tapes_in
 
 from .conversion import Conversion
 from .tape import average

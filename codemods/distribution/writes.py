@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from rewriter.distribute.writes import for_rank_0
+from rewriter.distribution.writes import for_rank_0
 from rewriter.edits import Guard, SetKeyword
 from rewriter.script import Script
 

@@ -6,9 +6,9 @@ import ast
 from collections.abc import Callable, Iterator
 
 from rewriter.codemod import Finding, Fix, Refusal
+from rewriter.data.pipelines import consumers, related, role
 from rewriter.edits import Edit, Replace
-from rewriter.graph_mode import Optimizer, builds_graphs, optimizers, restores, starts, v1
-from rewriter.pipelines import consumers, related, role
+from rewriter.graphs.graph_mode import Optimizer, builds_graphs, optimizers, restores, starts, v1
 from rewriter.script import Script
 from rewriter.values import Value
 

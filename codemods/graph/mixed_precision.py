@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 from rewriter import catalog
 from rewriter.codemod import Finding, Fix, Refusal
+from rewriter.data.pipelines import related
 from rewriter.edits import Edit, Insert, Replace, Wrap
-from rewriter.graph_mode import (
+from rewriter.graphs.graph_mode import (
     Optimizer,
     builds_graphs,
     free_name,
@@ -22,7 +23,6 @@ from rewriter.graph_mode import (
     v1,
 )
 from rewriter.low_precision import HUGE, TINY
-from rewriter.pipelines import related
 from rewriter.scopes import FUNCTIONS
 from rewriter.script import Script
 from rewriter.training import checks_numerics, distribution

@@ -6,9 +6,20 @@ import ast
 from collections.abc import Iterator
 
 from rewriter.codemod import Finding, Fix, Refusal
+from rewriter.data.pipelines import related
 from rewriter.edits import Edit, Insert, Replace, SetKeyword
-from rewriter.graph_mode import Start, builds_graphs, configs, free_name, on_cpu, on_tpu, prefix, starts, trains, v1
-from rewriter.pipelines import related
+from rewriter.graphs.graph_mode import (
+    Start,
+    builds_graphs,
+    configs,
+    free_name,
+    on_cpu,
+    on_tpu,
+    prefix,
+    starts,
+    trains,
+    v1,
+)
 from rewriter.scopes import FUNCTIONS
 from rewriter.script import Script
 from rewriter.training import distribution

@@ -6,10 +6,10 @@ import ast
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 
-from rewriter.pipelines import reached
+from rewriter.data.pipelines import reached
+from rewriter.loops.steps import Step, is_tape, is_update, steps
 from rewriter.reach import Reach
 from rewriter.script import Script
-from rewriter.steps import Step, is_tape, is_update, steps
 from rewriter.values import Value
 
 #: Arguments of a model's call that are no tensors, or that Keras itself looks after.

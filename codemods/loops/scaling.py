@@ -16,10 +16,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from rewriter.edits import Edit, Insert, Replace, Wrap
-from rewriter.lifting import free_name
+from rewriter.loops.lifting import free_name
+from rewriter.loops.steps import Step, Tape, is_tape, is_update, tapes_in
 from rewriter.scopes import FUNCTIONS
 from rewriter.script import Script, own_nodes
-from rewriter.steps import Step, Tape, is_tape, is_update, tapes_in
 from rewriter.values import Value
 
 BFLOAT16 = "--amp-dtype bfloat16 needs no loss scaling"

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from rewriter import catalog
-from rewriter.batches import varies
 from rewriter.codemod import Finding, Fix, Refusal
 from rewriter.compilable import obstacles, of_class, of_model, of_settings
 from rewriter.edits import Edit, SetKeyword, Wrap
+from rewriter.loops.batches import varies
+from rewriter.loops.steps import CallSite, Function, Step, call_sites, is_tf_function, is_update, steps
 from rewriter.models import Structure, structure
 from rewriter.scopes import FUNCTIONS
 from rewriter.script import Script
-from rewriter.steps import CallSite, Function, Step, call_sites, is_tf_function, is_update, steps
 from rewriter.training import checks_numerics, distribution, graph_mode, other_backend, project_calls
 from rewriter.values import Value
 

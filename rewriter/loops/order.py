@@ -12,8 +12,8 @@ import ast
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from .scopes import FUNCTIONS
-from .script import Script
+from ..scopes import FUNCTIONS
+from ..script import Script
 
 #: Places from the module level inwards: a call in one function, then one in the function that it calls.
 Chain: TypeAlias = list[tuple[Script | None, ast.AST | None]]

@@ -19,12 +19,12 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from . import catalog
-from .models import structure
+from .. import catalog
+from ..models import structure
+from ..scopes import FUNCTIONS
+from ..script import Script
+from ..values import Value
 from .pipelines import related
-from .scopes import FUNCTIONS
-from .script import Script
-from .values import Value
 
 EffectKind = Literal["random", "seeded", "python", "write", "print", "unknown"]
 

@@ -11,11 +11,11 @@ import io
 import tokenize
 from collections.abc import Iterator, Sequence
 
-from .edits import CallAs, Delete, Edit, Insert
+from ..edits import CallAs, Delete, Edit, Insert
+from ..scopes import FUNCTIONS
+from ..script import Script
+from ..values import apart_from_loops
 from .pipelines import uses
-from .scopes import FUNCTIONS
-from .script import Script
-from .values import apart_from_loops
 
 
 def before(script: Script, call: ast.Call) -> Iterator[ast.Call]:

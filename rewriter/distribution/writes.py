@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ..pipelines import in_function_of
+from ..data.pipelines import in_function_of
 from ..scopes import Binding
 from ..script import Script
 from ..training import FITS
@@ -69,7 +69,7 @@ def writes(script: Script, call: ast.Call) -> Writes:
 
 def trains(script: Script, node: ast.AST) -> bool:
     """Whether it holds a `fit`, or calls a function of the project that does: all ranks have to take part in that."""
-    from ..pipelines import reached
+    from ..data.pipelines import reached
 
     return any(
         isinstance(c.func, ast.Attribute)

@@ -19,13 +19,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from . import catalog
+from .. import catalog
+from ..models import elements, structure
+from ..scopes import FUNCTIONS
+from ..script import Script
+from ..values import Value, Values, is_drawing, is_property
 from .changes import CHANGES, changes, global_stores, holds_variables, is_new, stores
-from .models import elements, structure
 from .order import runs_before
-from .scopes import FUNCTIONS
-from .script import Script
-from .values import Value, Values, is_drawing, is_property
 
 Kind: TypeAlias = str
 TENSOR: Kind = "tensor"  # has no value while it is traced; also a nest of tensors

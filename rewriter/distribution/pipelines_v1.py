@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from ..pipelines import routes, stages
+from ..data.pipelines import routes, stages
 from ..script import Script
 from ..values import Value
 from .program import Program

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from typing import Literal
 from weakref import WeakKeyDictionary
 
-from . import catalog
-from .scopes import FUNCTIONS
-from .script import Script, Way
-from .values import Value, is_property
+from .. import catalog
+from ..scopes import FUNCTIONS
+from ..script import Script, Way
+from ..values import Value, is_property
 
 UseKind = Literal[
     "stage",

@@ -23,10 +23,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, TypeAlias
 
-from .pipelines import reached
-from .scopes import FUNCTIONS
-from .script import Script, own_nodes
-from .values import Value
+from ..data.pipelines import reached
+from ..scopes import FUNCTIONS
+from ..script import Script, own_nodes
+from ..values import Value
 
 Loop: TypeAlias = ast.For | ast.While
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef

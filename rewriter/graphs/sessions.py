@@ -11,6 +11,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from ..scopes import Binding
+from ..script import Script
+from ..source import children
+from ..values import Value
 from .dataflow import (
     CALL,
     CLOCK,
@@ -30,10 +34,6 @@ from .dataflow import (
     path_of,
     touches,
 )
-from .scopes import Binding
-from .script import Script
-from .source import children
-from .values import Value
 
 # -- run calls and their feeds -----------------------------------------------------------------------------------------
 

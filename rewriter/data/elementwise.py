@@ -17,11 +17,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from .edits import Edit, Rename
+from ..edits import Edit, Rename
+from ..scopes import FUNCTIONS
+from ..script import Script
+from ..values import Value
 from .elements import Element, Tensor, bytes_of
-from .scopes import FUNCTIONS
-from .script import Script
-from .values import Value
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from . import catalog
+from .. import catalog
+from ..script import Script
+from ..training import ENDLESS, elements_of
+from ..values import Value
 from .pipelines import stages
-from .script import Script
-from .training import ENDLESS, elements_of
-from .values import Value
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from ..catalog import KERAS_DATASETS
-from ..pipelines import COMBINING, READERS, inputs, nondeterministic, role, routes, stages
+from ..data.pipelines import COMBINING, READERS, inputs, nondeterministic, role, routes, stages
 from ..script import Script
 from ..training import Count, Run, elements_of, steps_of
 from ..values import Value

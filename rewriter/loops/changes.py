@@ -11,8 +11,8 @@ import ast
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from .scopes import FUNCTIONS, Binding
-from .script import Project, Script
+from ..scopes import FUNCTIONS, Binding
+from ..script import Project, Script
 
 #: Methods that change their object, of lists, dictionaries, sets, arrays, queues, files and writers.
 CHANGES = frozenset(

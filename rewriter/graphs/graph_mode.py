@@ -15,12 +15,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .environment import settings
-from .pipelines import related
-from .scopes import FUNCTIONS
-from .script import Script
-from .training import graph_mode
-from .values import Value
+from ..data.pipelines import related
+from ..environment import settings
+from ..scopes import FUNCTIONS
+from ..script import Script
+from ..training import graph_mode
+from ..values import Value
 
 # -- how the file writes TensorFlow 1's names ------------------------------------------------------------------
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
+from ..script import Script
 from .changes import holds_variables
 from .lifting import own
-from .script import Script
 
 _FUNCTIONS = frozenset(
     f"builtins.{n}" for n in "print float int bool len round str format abs max min sum list tuple isinstance".split()

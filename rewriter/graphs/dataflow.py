@@ -10,10 +10,10 @@ import ast
 import builtins
 from dataclasses import dataclass, field
 
-from .scopes import FUNCTIONS
-from .script import Script, import_bindings
-from .source import children
-from .values import Value
+from ..scopes import FUNCTIONS
+from ..script import Script, import_bindings
+from ..source import children
+from ..values import Value
 
 LOOPS = (ast.For, ast.While)
 

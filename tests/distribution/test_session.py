@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.distribute.ranks import converted, trained
+from tests.distribution.ranks import converted, trained
 
 pytestmark = pytest.mark.tf
 

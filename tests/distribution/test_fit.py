@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.distribute.ranks import converted, run, trained
+from tests.distribution.ranks import converted, run, trained
 
 pytestmark = pytest.mark.tf
 

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from .pipelines import stages
-from .scopes import FUNCTIONS, Binding
-from .script import Script, own_nodes
-from .values import Value, is_drawing
+from ..data.pipelines import stages
+from ..scopes import FUNCTIONS, Binding
+from ..script import Script, own_nodes
+from ..values import Value, is_drawing
 
 #: "tensor": also a nest of tensors. "array": see `dtype`. "constant": a Python value, see `literal`.
 #: "int", "float": Python numbers that differ from call to call. "list": of tensors. "object": a model, a function.

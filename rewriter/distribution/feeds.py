@@ -15,10 +15,10 @@ import ast
 import re
 from dataclasses import dataclass
 
-from ..pipelines import reached
+from ..data.pipelines import reached
+from ..graphs.sessions import placeholder_of
 from ..scopes import FUNCTIONS, Binding
 from ..script import Script
-from ..sessions import placeholder_of
 from .program import Program
 from .steps import kind_of_run
 

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TypeAlias
 
-from .edits import Delete, Edit, Insert
-from .scopes import Binding
-from .script import Script
+from ..edits import Delete, Edit, Insert
+from ..scopes import Binding
+from ..script import Script
 from .steps import Loop, block_of, loops_around
 
 _LEAVES = (ast.Return, ast.Break, ast.Continue, ast.Yield, ast.YieldFrom, ast.Await, ast.Global, ast.Nonlocal)

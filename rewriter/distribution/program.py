@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from ..pipelines import related
+from ..data.pipelines import related
 from ..reach import Reach, reach_of
 from ..script import Script, Site
 from ..training import FITS, TESTS, Training, compiles_something_else, trainings

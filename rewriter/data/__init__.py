@@ -1,0 +1,1 @@
+"""Input pipelines: their stages, elements, and what mapped functions do."""
