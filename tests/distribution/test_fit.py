@@ -197,7 +197,7 @@ model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(1,))])
 model.compile("sgd", "mse", metrics=["mae"])
 history = model.fit(ds, epochs=2)
 model.save("out_%s.keras" % os.environ.get("HOROVOD_RANK", "0"))
-if os.path.exists("out_0.keras"):
+if os.environ.get("HOROVOD_RANK", "0") == "0":
     tf.keras.models.load_model("out_0.keras")
 """
 
