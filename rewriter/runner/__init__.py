@@ -6,7 +6,7 @@ gpu.py        what the GPUs do meanwhile
 process.py    starts one run, ends it in time, leaves no process behind
 record.py     what a run recorded, as the rest of the runner sees it
 speed.py      steady-state throughput, and the ratio of two scripts with its interval
-parity.py     do two scripts train the same?
+parity/       do two scripts train the same?
 validate.py   which runs are needed for a verdict, and the verdict
 tune.py       which codemods pay on this machine
 report.py     the verdict as text and as JSON
