@@ -419,11 +419,7 @@ class _Rewriter:
     def _free(self, wanted: str) -> str:
         script = self.script
         name, number = wanted, 1
-        while (
-            name in self.chosen
-            or script.mentions(name)
-            or any(name in s.bindings for s in script.names.scopes.values())
-        ):
+        while name in self.chosen or not script.is_free(name):
             number += 1
             name = f"{wanted}_{number}" if number > 2 else f"train_{wanted}"
         self.chosen.add(name)

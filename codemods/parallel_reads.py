@@ -285,7 +285,7 @@ def _order_on(route: Route, seeded: bool) -> tuple[int, str]:
             shuffled = shuffled or batches == 0
             inner = script.bind(call, "Dataset.shuffle") if name == "shuffle" else arguments
             seed = inner.get("seed")
-            seeded = seeded or (seed is not None and not _is_none(script, seed)) or name != "shuffle"
+            seeded = seeded or (seed is not None and not script.is_none(seed)) or name != "shuffle"
         elif name in ("map", "filter") and not shuffled:
             function = arguments.get("map_func") or arguments.get("predicate")
             if function is not None and (reason := order_matters(script, function)) and "draw" not in reason:
@@ -315,11 +315,7 @@ def _order_on(route: Route, seeded: bool) -> tuple[int, str]:
         steps = "validation_steps" if end.kind == "validate" else "steps"
         given = end.script.bind(end.call, f"Model.{end.name}").get(steps)
         spec = end.kind == "input_fn" and given is None and "EvalSpec" in ast.dump(end.call.func)
-        if spec or (given is not None and not _is_none(end.script, given)):
+        if spec or (given is not None and not end.script.is_none(given)):
             return 0, f"`{steps}` ends it after the first batches {where}"
         return 1, ""
     return 0, f"the {'loop' if end.kind == 'loop' else 'code'} that reads it does so in order {where}"
-
-
-def _is_none(script: Script, node: ast.expr) -> bool:
-    return all(v.kind == "constant" and v.literal is None for v in script.values(node))

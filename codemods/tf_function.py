@@ -12,14 +12,15 @@ from rewriter.codemod import Finding, Fix, Refusal, codemod
 from rewriter.data.purity import effects, seeds
 from rewriter.edits import Decorate, Edit, Wrap
 from rewriter.loops.asides import asides
-from rewriter.loops.batches import Given, array_dtype, default, given, varies
+from rewriter.loops.batches import Given, array_dtype, given, varies
 from rewriter.loops.changes import holds_variables, setattr_name
-from rewriter.loops.lifting import Anchor, Lift, free_name
+from rewriter.loops.lifting import Anchor, Lift
 from rewriter.loops.steps import CallSite, Function, Step, block_of, call_sites, compiled, loops_around, steps
 from rewriter.loops.tracing import FLOATS, LIST, OBJECT, PYTHON, RAW, TENSOR, Kind, Tracer, worst
 from rewriter.scopes import FUNCTIONS
 from rewriter.script import Script
 from rewriter.training import distribution, graph_mode
+from rewriter.values import default_of
 
 
 @codemod(level=1, phase="loop")
@@ -297,7 +298,7 @@ def _parameter(
     alternatives: list[Given] = []
     numbers: list[tuple[CallSite, ast.expr]] = []
     for site, argument in sites:
-        here = given(site.script, argument) if argument is not None else given(script, default(function, name))
+        here = given(site.script, argument) if argument is not None else given(script, default_of(function, name))
         alternatives += here
         if argument is not None:
             found.varying = found.varying or varies(site.script, argument)
@@ -606,7 +607,7 @@ def _lift(
         if tracer.shapes:
             return Refusal(node, f"batches differ in length ({varying}), and the step reads a static shape"), False
         options = f"({_relaxed(script)})"
-    name = free_name(script, *(n for n in _NAMES[step.role] if n not in taken))
+    name = script.free_name(*(n for n in _NAMES[step.role] if n not in taken))
     taken.add(name)
     body = ast.FunctionDef(
         name=name,

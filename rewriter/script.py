@@ -9,6 +9,7 @@ import tokenize
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
@@ -289,6 +290,11 @@ class Script:
         found = self.values(node)
         return found[0].literal if len(found) == 1 and found[0].kind == "constant" else None
 
+    def is_none(self, node: ast.expr) -> bool:
+        """Whether an expression is certainly None."""
+        found = self.values(node)
+        return bool(found) and all(v.kind == "constant" and v.literal is None for v in found)
+
     def number(self, node: ast.AST | None) -> int | float | None:
         value = self.constant(node)
         return value if isinstance(value, int | float) and not isinstance(value, bool) else None
@@ -300,6 +306,28 @@ class Script:
     def mentions(self, name: str) -> list[ast.expr]:
         """Loads of a bare name or of an attribute of this name."""
         return self._mentions.get(name, [])
+
+    def is_free(self, name: str) -> bool:
+        """Whether nothing in this file is called so: no variable in any scope, and no attribute that is read."""
+        return not self.mentions(name) and all(name not in s.bindings for s in self.names.scopes.values())
+
+    def free_name(self, *wanted: str) -> str:
+        """The first of these names that is free, or the first one with a number."""
+        numbered = (f"{wanted[0]}_{number}" for number in count(2))
+        return next(name for name in chain(wanted, numbered) if self.is_free(name))
+
+    def behind(self, *nodes: ast.AST) -> Iterator[ast.AST]:
+        """Every node that expressions are made of, also through names: what was assigned to those in this file."""
+        todo, seen = list(nodes), set[ast.AST]()
+        while todo:
+            node = todo.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            for inner in ast.walk(node):
+                yield inner
+                if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Load):
+                    todo += [b.value for b in self.names.reaching(inner) if b.value is not None]
 
     def aliases(self, name: str) -> list[str]:
         """A name, and the names that `from x import name as other` gives it in this file."""

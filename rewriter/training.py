@@ -476,7 +476,7 @@ def _validation(site: Site) -> Run | None:
     arguments, script = site.arguments, site.script
     source = arguments.get("validation_data")
     batch = arguments.get("validation_batch_size") or arguments.get("batch_size")
-    if source is None or _is_none(script, source):
+    if source is None or script.is_none(source):
         split = _share(site)
         if not split:
             return None
@@ -541,7 +541,7 @@ def _test(site: Site) -> Run:
 
 def _given(site: Site, name: str) -> Count | None:
     expr = site.arguments.get(name)
-    if expr is None or _is_none(site.script, expr):
+    if expr is None or site.script.is_none(expr):
         return None
     number = site.script.integer(expr)
     if number is None or number < 1:
@@ -552,13 +552,13 @@ def _given(site: Site, name: str) -> Count | None:
 def _share(site: Site) -> float | str:
     """`validation_split` of a `fit`, or why it is not known."""
     expr = site.arguments.get("validation_split")
-    if expr is None or _is_none(site.script, expr):
+    if expr is None or site.script.is_none(expr):
         return 0.0
     number = site.script.number(expr)
     if number is None:
         return f"the value of `validation_split` is not known: `{site.script.text(expr)}`"
     data = site.arguments.get("validation_data")
-    if number and data is not None and not _is_none(site.script, data):
+    if number and data is not None and not site.script.is_none(data):
         return "both `validation_split` and `validation_data` are given"
     return float(number)
 
@@ -569,7 +569,7 @@ def _split_at(count: int, split: float) -> int:
 
 def _in_batches(script: Script, count: Count, batch_size: ast.expr | None) -> Count:
     size: int | None = 32
-    if batch_size is not None and not _is_none(script, batch_size):
+    if batch_size is not None and not script.is_none(batch_size):
         size = script.integer(batch_size)
     if size is None or size < 1:
         written = f": `{script.text(batch_size)}`" if batch_size is not None else ""
@@ -579,16 +579,11 @@ def _in_batches(script: Script, count: Count, batch_size: ast.expr | None) -> Co
     return Count(math.ceil(count.number / size), "", True, rest=count.number % size != 0)
 
 
-def _is_none(script: Script, expr: ast.expr) -> bool:
-    values = script.values(expr)
-    return bool(values) and all(v.kind == "constant" and v.literal is None for v in values)
-
-
 def data_kind(script: Script, source: ast.expr | None, y: ast.expr | None) -> str:
     """What the first argument of `fit`, `evaluate` or `predict` is; labels of their own go with arrays only."""
     if source is None:
         return "unknown"
-    if y is not None and not _is_none(script, y):
+    if y is not None and not script.is_none(y):
         return "arrays"
     kinds = set()
     for value in script.values(source):
@@ -784,7 +779,7 @@ def elements_of(dataset: Value) -> Count:
             return replace(before, number=n // size if dropped else math.ceil(n / size))
         case "repeat":
             count = arguments.get("count")
-            times = -1 if count is None or _is_none(script, count) else script.integer(count)
+            times = -1 if count is None or script.is_none(count) else script.integer(count)
             if times == -1:
                 return Count(ENDLESS, "", False)
             if times is None or before.number is None:
@@ -1183,7 +1178,7 @@ def runs_eagerly(training: Training) -> str:
     """Why the training steps run (or may run) as Python, not as a graph."""
     site = training.compile
     expr = site.arguments.get("run_eagerly")
-    if expr is not None and not _is_none(site.script, expr):
+    if expr is not None and not site.script.is_none(expr):
         value = site.script.constant(expr)
         if value is not False:
             return "`run_eagerly=True` asks for steps in Python" if value is True else "`run_eagerly` may be on"

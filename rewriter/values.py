@@ -304,8 +304,8 @@ class Evaluator:
                     found.extend(script.values(given))
                 elif bound.open:
                     found.append(here)
-                elif (default := _default(function, b.name)) is not None:
-                    found.extend(self(default))
+                elif (unsaid := default_of(function, b.name)) is not None:
+                    found.extend(self(unsaid))
                 else:
                     found.append(here)
             return tuple(found)
@@ -728,7 +728,8 @@ def is_property(function: ast.FunctionDef) -> bool:
     )
 
 
-def _default(function: ast.FunctionDef, name: str) -> ast.expr | None:
+def default_of(function: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> ast.expr | None:
+    """The default of a parameter."""
     a = function.args
     positional = [*a.posonlyargs, *a.args]
     for arg, default in zip(positional[len(positional) - len(a.defaults) :], a.defaults, strict=True):

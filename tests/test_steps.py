@@ -10,7 +10,7 @@ import pytest
 
 from rewriter.engine import Options
 from rewriter.loops.batches import array_dtype, given, varies
-from rewriter.loops.lifting import Lift, free_name
+from rewriter.loops.lifting import Lift
 from rewriter.loops.order import runs_before
 from rewriter.loops.steps import LOOPS, Step, loops_around, steps
 from rewriter.script import Project, Script
@@ -382,5 +382,5 @@ def test_lines_that_cannot_be_moved(line: str, obstacle: str) -> None:
 
 def test_free_name() -> None:
     script = read("step = 1\nprint(other)\n")
-    assert free_name(script, "step", "other", "third") == "third"
-    assert free_name(script, "step") == "step_2"
+    assert script.free_name("step", "other", "third") == "third"
+    assert script.free_name("step") == "step_2"

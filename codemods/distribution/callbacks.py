@@ -87,21 +87,11 @@ def numbers_of_history(conversion: Conversion) -> None:
 
 def _of_history(script: Script, expr: ast.expr) -> bool:
     """Whether something is made of what `fit` returns."""
-    todo: list[ast.AST] = [expr]
-    seen: set[ast.AST] = set()
-    while todo:
-        node = todo.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        for inner in ast.walk(node):
-            if isinstance(inner, ast.Attribute) and inner.attr == "history":
-                return True
-            if isinstance(inner, ast.Name | ast.Call) and any(v.name == "history" for v in script.values(inner)):
-                return True
-            if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Load):
-                todo += [b.value for b in script.names.reaching(inner) if b.value is not None]
-    return False
+    return any(
+        (isinstance(node, ast.Attribute) and node.attr == "history")
+        or (isinstance(node, ast.Name | ast.Call) and any(v.name == "history" for v in script.values(node)))
+        for node in script.behind(expr)
+    )
 
 
 # -- one callback --------------------------------------------------------------------------------------------

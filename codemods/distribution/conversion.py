@@ -68,7 +68,7 @@ class Conversion:
         """The name of Horovod in a file, which is imported there above this node."""
         if script not in self._imports:
             name = "hvd"
-            while script.mentions(name) or any(name in s.bindings for s in script.names.scopes.values()):
+            while not script.is_free(name):
                 name = f"_{name}"
             self._imports[script] = name, node
         name, first = self._imports[script]
@@ -78,8 +78,7 @@ class Conversion:
 
     def free_name(self, script: Script, *wanted: str) -> str:
         """The first of these names that the file does not have."""
-        taken = {n for s in script.names.scopes.values() for n in s.bindings}
-        return next((n for n in wanted if n not in taken and not script.mentions(n)), f"_hvd_{wanted[0]}")
+        return script.free_name(*wanted, f"_hvd_{wanted[0]}")
 
     def rank_0(self, script: Script, node: ast.AST) -> str:
         return f"{self.hvd(script, node)}.rank() == 0"

@@ -71,7 +71,7 @@ def caches(conversion: Conversion) -> None:
     for script in conversion.program.scripts:
         for call in script.dataset_calls("cache"):
             name = script.bind(call, "Dataset.cache").get("filename")
-            if name is not None and script.constant(name) != "" and not _is_none(script, name):
+            if name is not None and script.constant(name) != "" and not script.is_none(name):
                 conversion.add(Wrap(name, f"{operand(name)} + str({conversion.hvd(script, name)}.rank())"))
 
 
@@ -91,9 +91,9 @@ def _arrays(conversion: Conversion, run: Run) -> None:
     steps = site.arguments.get("steps_per_epoch")
     for name in _NAMES:
         expr = site.arguments.get(name)
-        if expr is not None and not _is_none(site.script, expr):
+        if expr is not None and not site.script.is_none(expr):
             _slice(conversion, site.script, expr, name)
-    if steps is not None and not _is_none(site.script, steps):
+    if steps is not None and not site.script.is_none(steps):
         fewer_steps(conversion, site.script, steps)
 
 
@@ -201,7 +201,7 @@ def _dataset(conversion: Conversion, run: Run) -> None:
         conversion.refuse_problem(found)
         return
     steps = site.arguments.get("steps_per_epoch")
-    given = steps is not None and not _is_none(script, steps)
+    given = steps is not None and not script.is_none(steps)
     if not found.counted and not (given and found.endless):
         why = run.steps.why if run.steps.number is None and run.steps.why else "its size is not known"
         conversion.refuse(
@@ -273,20 +273,9 @@ def fewer_steps(conversion: Conversion, script: Script, steps: ast.expr) -> None
 def is_of_part(conversion: Conversion, script: Script, expr: ast.expr) -> bool | None:
     """Whether a number is computed from the size of data that is split already; None where it may be."""
     answers: set[bool] = set()
-    todo: list[tuple[Script, ast.AST]] = [(script, expr)]
-    seen: set[ast.AST] = set()
-    while todo:
-        owner, node = todo.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        for inner in ast.walk(node):
-            if isinstance(inner, ast.Call) and (asked := _asked_for_size(owner, inner)) is not None:
-                answers.update(_is_part(conversion, v) for v in owner.values(asked))
-            elif isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Load):
-                for binding in owner.names.reaching(inner):
-                    if binding.value is not None:
-                        todo.append((owner, binding.value))
+    for node in script.behind(expr):
+        if isinstance(node, ast.Call) and (asked := _asked_for_size(script, node)) is not None:
+            answers.update(_is_part(conversion, v) for v in script.values(asked))
     if not any(answers):
         return False
     return True if all(answers) else None
@@ -345,10 +334,10 @@ def _loader(conversion: Conversion, run: Run) -> None:
             return
         for name in _NAMES:
             expr = arguments.get(name)
-            if expr is not None and not _is_none(owner, expr):
+            if expr is not None and not owner.is_none(expr):
                 _slice(conversion, owner, expr, name)
     steps = site.arguments.get("steps_per_epoch")
-    if steps is not None and not _is_none(script, steps):
+    if steps is not None and not script.is_none(steps):
         fewer_steps(conversion, script, steps)
 
 
@@ -360,7 +349,7 @@ def _generator(conversion: Conversion, run: Run) -> None:
         conversion.refuse_problem(problem)
         return
     steps = site.arguments.get("steps_per_epoch")
-    if steps is None or _is_none(script, steps):
+    if steps is None or script.is_none(steps):
         conversion.refuse(
             script,
             site.call,
@@ -408,8 +397,3 @@ def _islice(conversion: Conversion, script: Script, node: ast.expr) -> str:
         conversion.refuse(script, node, "the name `itertools` is something else here")
     conversion.add(Insert(first, "import itertools", after=False))
     return "itertools.islice"
-
-
-def _is_none(script: Script, expr: ast.expr) -> bool:
-    values = script.values(expr)
-    return bool(values) and all(v.kind == "constant" and v.literal is None for v in values)

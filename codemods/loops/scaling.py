@@ -16,7 +16,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from rewriter.edits import Edit, Insert, Replace, Wrap
-from rewriter.loops.lifting import free_name
 from rewriter.loops.steps import Step, Tape, is_tape, is_update, tapes_in
 from rewriter.scopes import FUNCTIONS
 from rewriter.script import Script, own_nodes
@@ -247,7 +246,7 @@ class Scaling:
             taken = self._names.setdefault(scope, set())
             base = f"scaled_{loss.id}" if isinstance(loss, ast.Name) else "scaled_loss"
             wanted = [base, f"{base}_{len(taken) + 1}"]
-            name = free_name(script, *(w for w in wanted if w not in taken))
+            name = script.free_name(*(w for w in wanted if w not in taken))
             taken.add(name)
             self._scaled[key] = name
             method = "get_scaled_loss" if self.keras2 else "scale_loss"

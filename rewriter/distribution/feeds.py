@@ -846,21 +846,11 @@ _SHOWN = frozenset(f"builtins.{name}" for name in ("print", "str", "float", "int
 
 def _of_parameters(script: Script, counter: ast.Call, parameters: set[str]) -> bool:
     """Whether a `range` asks for the size of what its function is given, or counts epochs that are plain numbers."""
-    todo: list[ast.AST] = [*counter.args]
-    seen: set[ast.AST] = set()
-    while todo:
-        node = todo.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        for inner in ast.walk(node):
-            if isinstance(inner, ast.Call) and script.called(inner) == "builtins.len":
-                return True
-            if isinstance(inner, ast.Attribute) and inner.attr in ("shape", "size"):
-                return True
-            if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Load):
-                todo += [b.value for b in script.names.reaching(inner) if b.value is not None]
-    return False
+    return any(
+        (isinstance(node, ast.Call) and script.called(node) == "builtins.len")
+        or (isinstance(node, ast.Attribute) and node.attr in ("shape", "size"))
+        for node in script.behind(*counter.args)
+    )
 
 
 def _is_session(script: Script, node: ast.expr) -> bool:

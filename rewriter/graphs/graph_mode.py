@@ -129,7 +129,7 @@ def restores(script: Script) -> str:
                 return f"`{member.text(call.func)}` ({member.at(call)})"
             if last in _RESTORING or name.endswith(("saved_model.load", "saved_model.loader.load")):
                 return f"`{member.text(call.func)}` ({member.at(call)})"
-            if any(k.arg == "warm_start_from" and not _is_none(member, k.value) for k in call.keywords):
+            if any(k.arg == "warm_start_from" and not member.is_none(k.value) for k in call.keywords):
                 return f"`warm_start_from` ({member.at(call)})"
     return ""
 
@@ -144,10 +144,6 @@ _RESTORING = frozenset(
 def _is_own(script: Script, call: ast.Call) -> bool:
     """A method or function of the program's own that is called like one of TensorFlow's."""
     return all(v.kind in ("method", "function") and isinstance(v.node, FUNCTIONS) for v in script.values(call.func))
-
-
-def _is_none(script: Script, expr: ast.expr) -> bool:
-    return all(v.kind == "constant" and v.literal is None for v in script.values(expr))
 
 
 # -- optimizers --------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 from ..data.pipelines import stages
 from ..scopes import FUNCTIONS, Binding
 from ..script import Script, own_nodes
-from ..values import Value, is_drawing
+from ..values import Value, default_of, is_drawing
 
 #: "tensor": also a nest of tensors. "array": see `dtype`. "constant": a Python value, see `literal`.
 #: "int", "float": Python numbers that differ from call to call. "list": of tensors. "object": a model, a function.
@@ -196,20 +196,8 @@ def _parameter(script: Script, binding: Binding, way: Way) -> Iterator[Given]:
     for site in sites:
         argument = site.script.bind(site.call, tuple(names[site.offset :])).get(binding.name)
         yield from given(
-            site.script, argument if argument is not None else default(function, binding.name), (*way, None)
+            site.script, argument if argument is not None else default_of(function, binding.name), (*way, None)
         )
-
-
-def default(function: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> ast.expr | None:
-    a = function.args
-    positional = [*a.posonlyargs, *a.args]
-    for arg, value in zip(positional[len(positional) - len(a.defaults) :], a.defaults, strict=True):
-        if arg.arg == name:
-            return value
-    for arg, given_default in zip(a.kwonlyargs, a.kw_defaults, strict=True):
-        if arg.arg == name:
-            return given_default
-    return None
 
 
 def _called(script: Script, node: ast.Call, way: Way) -> Iterator[Given]:

@@ -378,15 +378,3 @@ def _certain(statement: ast.stmt) -> list[ast.AST]:
         found.append(current)
         todo.extend(ast.iter_child_nodes(current))
     return found
-
-
-def free_name(script: Script, *wanted: str) -> str:
-    """The first of these names that the file does not use, or the first with a number."""
-    taken = {n for scope in script.names.scopes.values() for n in scope.bindings} | set(script._mentions)
-    for name in wanted:
-        if name not in taken:
-            return name
-    number = 2
-    while f"{wanted[0]}_{number}" in taken:
-        number += 1
-    return f"{wanted[0]}_{number}"
