@@ -659,7 +659,7 @@ class _Mover:
             reads: list[tuple[str, ast.AST]] = [
                 (p, n) for s in staying if not (self.drains and s is self.outer) for p, n in self.facts[s].reads.items()
             ]
-            own_feed = [e.value for e in self.run.entries if e not in self.batch]
+            own_feed = self._kept()
             reads += list(facts_of(script, *own_feed).reads.items())
             twice = None
             for statement in sorted(removed, key=_position):
@@ -825,6 +825,10 @@ class _Mover:
                         ]
         return found
 
+    def _kept(self) -> list[ast.expr]:
+        """The values that the call goes on being fed, also for tensors that are no placeholders themselves."""
+        return [v for v in self.run.feed.values if all(v is not e.value for e in self.batch)]
+
     def _in_header(self, node: ast.AST) -> bool:
         return any(n is node for n in ast.walk(self.outer))
 
@@ -903,7 +907,7 @@ class _Mover:
         """The generator runs ahead: nothing in the loop may see or disturb what it changes."""
         script = self.script
         feed = Facts()
-        feed.add(facts_of(script, *(e.value for e in self.run.entries if e not in self.batch)))
+        feed.add(facts_of(script, *self._kept()))
         for statement in self.staying:
             if not (self.drains and statement is self.outer):
                 feed.add(self.facts[statement])

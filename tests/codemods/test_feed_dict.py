@@ -1481,6 +1481,21 @@ def test_slices_beside_a_gpu() -> None:
     assert "does not train" in result.refused[0].reason
 
 
+def test_a_tensor_behind_its_placeholder_is_fed() -> None:
+    """`tf.placeholder(...) / 255.` is no placeholder any more: what it is fed has to be there still."""
+    scaled = GRAPH.replace(
+        "x = tf.placeholder(tf.float32, [None, 784])", "x = tf.placeholder(tf.float32, [None, 784]) / 255.0"
+    )
+    assert scaled != GRAPH
+    reader = "for i in range(100):\n    bx, by = reader.train.next_batch(32)\n    sess.run(train, {x: bx, y: by})\n"
+    result = check.run(scaled + reader)
+    assert result.after == result.before and result.refused
+    slices = "for i in range(100):\n    bx, by = X[i::100], Y[i::100]\n    sess.run(train, {x: bx, y: by})\n"
+    assert (
+        "    bx, by = X[i::100], Y[i::100]\n    sess.run(train, {x: bx})\n" in check.run(scaled + slices).after.decode()
+    )
+
+
 def test_the_same_slice_for_two_calls() -> None:
     loop = "for i in range(100):\n    sess.run(train, {x: X[i::100]})\n    sess.run(loss, {x: X[i::100]})\n"
     result = by_default(GRAPH + loop, cpu=False)
