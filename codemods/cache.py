@@ -27,6 +27,7 @@ from rewriter.data.pipelines import (
     uses,
 )
 from rewriter.data.purity import effects, reseeds, seeds
+from rewriter.data.rows import gathered
 from rewriter.edits import Chain, Edit, Insert, SetKeyword, Wrap
 from rewriter.models import structure
 from rewriter.scopes import FUNCTIONS
@@ -329,7 +330,7 @@ def _is_work(stage: Value) -> bool:
         return True
     if stage.name.rpartition(".")[2] in ("zip", "concatenate"):
         return any(_is_work(inner) for other in inputs(stage) if other is not stage.base for inner in stages(other))
-    if stage.name != "map":
+    if stage.name != "map" or gathered(stage) is not None:
         return False
     function = script.bind(call, "Dataset.map").get("map_func")
     return function is not None and not _only_arranges(script, function) and not _is_cheap(script, function)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator
 
-from codemods.distribution import fit, session, start, tape, train_step, writes
+from codemods.distribution import estimator, fit, keras3, session, start, tape, train_step, writes
 from codemods.distribution.conversion import Conversion
 from rewriter.codemod import Finding, Refusal, codemod
 from rewriter.distribution.existing import distributed, missing
 from rewriter.distribution.program import NAMES, Program, Way, WayKind, program_of
 from rewriter.script import Script, import_bindings
 from rewriter.spelling import tensorflow_imports
-from rewriter.training import FITS, other_backend
+from rewriter.training import FITS, distribute_by, other_backend
 
 #: What converts each way of training that can be converted. All ways of a program are, or none is.
 SHAPES: dict[WayKind, Callable[[Conversion, list[Way]], None]] = {
@@ -21,6 +21,7 @@ SHAPES: dict[WayKind, Callable[[Conversion, list[Way]], None]] = {
     "train_step": train_step.convert,
     "session": session.convert,
     "monitored": session.convert,
+    "estimator": estimator.convert,
 }
 
 
@@ -35,14 +36,20 @@ def horovod(script: Script) -> Iterator[Finding]:
     Every process keeps the batch size of the script.
 
     In loops of its own, every tape becomes a `hvd.DistributedGradientTape`, the weights and the optimizers' state of
-    rank 0 are shared after the first step, and learning rates stay as they are.
+    rank 0 are shared after the first step, and learning rates grow in the loop over the epochs, where there is one.
 
     A TensorFlow 1 session, also a monitored one, has its GPU in its configuration, takes the weights of rank 0 when its
     variables are set, and is fed parts of the arrays; `tf.gradients` are averaged where they are applied.
 
+    An Estimator has its GPU in its `RunConfig` and its checkpoints on rank 0, whose weights all ranks take whenever
+    `train` starts; rank 0 evaluates, predicts and exports. Input functions give each rank as much. Canned Estimators
+    get a function that makes their optimizer.
+
+    Horovod's own optimizer, tape and callbacks do not work with Keras 3 (TensorFlow 2.16 to 2.18): small functions and
+    callbacks, which are written into the script, do their part.
+
     Not applied: a `compile`, an optimizer, a `fit`, its data or a write cannot be proven; the program is distributed
-    already; Keras 3, whose gradients Horovod does not average; TensorFlow 2.19 and later, for which Horovod cannot be
-    built.
+    already; TensorFlow 2.19 and later, for which Horovod cannot be built (`--distribute mirrored` or `multiworker`).
 
     Before:
         import tensorflow as tf
@@ -84,7 +91,7 @@ def horovod(script: Script) -> Iterator[Finding]:
         if hvd.rank() == 0:
             model.save("model.h5")
     """
-    if script.options.distribute not in ("horovod", "auto"):
+    if distribute_by(script) != "horovod":
         return
     program = program_of(script)
     if program is None:
@@ -94,7 +101,7 @@ def horovod(script: Script) -> Iterator[Finding]:
         yield from _already(program, *already[1:])
         return
     if not ways:
-        yield from _untrained(program)
+        yield from untrained(program)
         return
     if (reason := _impossible(script, ways)) is not None:
         yield Refusal(ways[0].node, *reason)
@@ -108,6 +115,7 @@ def horovod(script: Script) -> Iterator[Finding]:
             conversion.refuse(mine[0].script, mine[0].node, f"{NAMES[kind]} is not converted to Horovod yet")
     if not conversion.refusals:
         start.start(conversion)
+        keras3.define(conversion)
         writes.on_rank_0(conversion)
     conversion.note("every rank loads the data: what the script downloads should be there before it starts")
     conversion.note("start it: horovodrun -np 4 python {script}")
@@ -123,17 +131,21 @@ def _impossible(script: Script, ways: list[Way]) -> tuple[str, str] | None:
             f"Horovod cannot be built for {target}",
             "--distribute mirrored (the GPUs of one host) or multiworker (several hosts)",
         )
-    if all(w.kind in session.KINDS for w in ways):
+    if all(w.kind in (*session.KINDS, "estimator") for w in ways):
         if target.since(1, 15) and target.highest < (2, 16):
             return None
-        return f"programs with sessions are converted for TensorFlow 1.15 to 2.15, not for {target}", ""
-    if target.keras == 3:
-        return "Horovod does not average the gradients of Keras 3", "--target tf2.15, where Keras 2 is there"
-    if target.keras is None or not target.highest < (2, 16):
+        what = "Estimators" if ways[0].kind == "estimator" else "programs with sessions"
+        return f"{what} are converted for TensorFlow 1.15 to 2.15, not for {target}", ""
+    if target.keras is None or (target.keras == 3 and not target.before(2, 19)):
+        may = "may have Keras 2 or 3" if target.keras is None else "may be one that Horovod cannot be built for"
         return (
-            f"it has to be certain that Keras 2 runs it, whose gradients Horovod averages: {target} may have Keras 3",
-            "--target tf2.15, or --python with the interpreter that will run it",
+            f"it has to be certain what runs it: {target} {may}",
+            "--target tf2.15 (Keras 2) or tf2.18 (Keras 3), or --python with the interpreter that will run it",
         )
+    if target.keras == 3 and (legacy := keras3.another_keras(script)):
+        return f"{legacy}: it is converted for Keras 2 up to TensorFlow 2.15 only", "--target tf2.15"
+    if target.keras == 2 and not target.before(2, 16):
+        return f"Keras 2 is converted for TensorFlow 2.4 to 2.15, not for {target}", "--target tf2.15"
     if not target.since(2, 4):
         return f"it is converted for TensorFlow 2.4 to 2.15, not for {target}", ""
     if not target.since(2, 6) and any(b.symbol.split(".")[0] == "keras" for b in import_bindings(script)):
@@ -146,7 +158,8 @@ def _impossible(script: Script, ways: list[Way]) -> tuple[str, str] | None:
 def _already(program: Program, node: ast.AST, name: str) -> Iterator[Finding]:
     if name != "Horovod":
         reason = f"the program is distributed already, by {name}: Horovod does not mix with that"
-        yield Refusal(node, reason)
+        lacking = list(missing(program))
+        yield Refusal(node, reason + (f"; as it stands: {'; '.join(lacking)}" if lacking else ""))
         return
     lacking = list(missing(program))
     yield Refusal(
@@ -156,7 +169,7 @@ def _already(program: Program, node: ast.AST, name: str) -> Iterator[Finding]:
     )
 
 
-def _untrained(program: Program) -> Iterator[Finding]:
+def untrained(program: Program) -> Iterator[Finding]:
     """A program that does not train, or a file that only defines what trains."""
     script = program.script
     for site in script.sites(*FITS):

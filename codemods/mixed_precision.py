@@ -362,6 +362,8 @@ class _Plan:
         strategy, shown = distribution(script)
         if strategy == "horovod" and self.keras3 and self.float16:
             self.refuse(script, here, "Horovod does not know the loss scaling of Keras 3")
+        if strategy.endswith("MirroredStrategy") and self.keras3 and self.float16:
+            self.refuse(script, here, f"{shown}: the loss scaling of Keras 3 looks at one GPU's gradients", BFLOAT16)
         if strategy and self.float16 and self.loops.steps:
             self.refuse(script, here, f"own steps under {shown}: their losses are to be scaled by hand", BFLOAT16)
         if "TPU" in strategy and self.float16:

@@ -99,11 +99,11 @@ def tf_function(script: Script) -> Iterator[Finding]:
         if reason := _unfit_program(script, outer is not None):
             yield Refusal(step.node, reason)
         elif outer is not None:
-            yield _decorated(outer.script, outer)
+            yield decorated(outer.script, outer)
         elif step.inline:
-            yield _lifted(script, step, taken, anchors)
+            yield lifted(script, step, taken, anchors)
         else:
-            yield _decorated(script, step)
+            yield decorated(script, step)
 
 
 def _unfit_program(script: Script, by_strategy: bool) -> str:
@@ -176,7 +176,7 @@ class _Arguments:
     objects: dict[str, list[Given]] = field(default_factory=dict)
 
 
-def _decorated(script: Script, step: Step) -> Finding:
+def decorated(script: Script, step: Step) -> Finding:
     function = step.function
     assert function is not None
     if reason := _decorators(script, function) or _other_uses(step):
@@ -463,7 +463,7 @@ _NAMES = {
 }
 
 
-def _lifted(script: Script, step: Step, taken: set[str], anchors: set[Anchor]) -> Finding:
+def lifted(script: Script, step: Step, taken: set[str], anchors: set[Anchor]) -> Finding:
     if step.function is not None and script.is_generator(step.function):
         return Refusal(step.node, "it stands in a generator, which cannot be traced")
     if any(True for _ in script.enclosing(step.node, ast.AsyncFunctionDef, ast.AsyncFor)):

@@ -11,6 +11,7 @@ from rewriter import catalog
 from rewriter.codemod import Finding, Fix, Refusal, codemod
 from rewriter.compilable import Obstacle, of_model, of_objective, of_settings
 from rewriter.data.pipelines import Route, routes, stages
+from rewriter.data.rows import gathered
 from rewriter.edits import Edit, SetKeyword
 from rewriter.models import Structure, structure
 from rewriter.script import Script, Site
@@ -456,6 +457,7 @@ def _dataset(dataset: Value, declared: bool) -> str:
     todo = [dataset]
     while todo:
         found = stages(todo.pop())
+        declared = declared or any(gathered(stage) for stage in found)
         for stage in found:
             script, call = stage.script, stage.node
             if script is None or not isinstance(call, ast.Call):

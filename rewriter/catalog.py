@@ -216,6 +216,7 @@ _KINDS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"metrics\.[A-Z]\w*$"), "metric"),
     (re.compile(r"(initializers|regularizers|constraints)\.\w+$"), "setting"),
     (re.compile(r"preprocessing\.image\.ImageDataGenerator$"), "image-generator"),
+    (re.compile(r"preprocessing\.sequence\.TimeseriesGenerator$"), "loader"),
     (re.compile(r"datasets\.\w+\.load_data$"), "load-data"),
 )
 

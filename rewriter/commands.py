@@ -291,7 +291,9 @@ def validate(
     steps: Steps = 0,
     pairs: Runs = 5,
     seeds: Annotated[int, typer.Option(min=2, metavar="N", help="Seeds whose loss curves are compared.")] = 3,
-    np: Annotated[int, typer.Option(min=1, metavar="N", help="Ranks of the rewritten script (horovodrun).")] = 1,
+    np: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Ranks, workers or replicas of the rewritten script.")
+    ] = 1,
     timeout: Timeout = 900.0,
     synthetic_data: Synthetic = False,
     isolation: Isolation = "auto",
@@ -413,7 +415,8 @@ def _must_train_the_same(
         raise typer.BadParameter("name the script that trains first, then the files it needs", param_hint="--validate")
     script, args = absolute(path), tuple(shlex.split(script_args))
     files = {absolute(one.path): one.after for one in reports if one.status == "changed"}
-    several = any(change.codemod == "horovod" for one in reports for change in one.applied)
+    ways = {"horovod", "mirrored", "multiworker"}
+    several = any(change.codemod in ways for one in reports for change in one.applied)
     conditions = Conditions(runner.interpreter(python), budget, ranks=2 if several else 1)
     with runner.told():
         result = runner.run(Script(script, args), Script(script, args, files), conditions, level=level)

@@ -26,6 +26,8 @@ from .edits import (
     Rename,
     Replace,
     SetKeyword,
+    Undecorate,
+    Within,
     Wrap,
 )
 from .folding import Fold, spread
@@ -144,20 +146,23 @@ class Tree:
         by_node: dict[int, list[Edit]] = {}
         dirty: set[int] = set()
         for edit in edits:
-            path = self.paths[edit.node]
-            node = path[-1]
-            by_node.setdefault(id(node), []).append(edit)
-            dirty.update(id(n) for n in path)
+            by_node.setdefault(id(self.paths[edit.node][-1]), []).append(edit)
+            dirty.update(id(n) for node in edit.nodes for n in self.paths[node])
         step = self.module.default_indent if self.module.default_indent.strip(" \t") == "" else "    "
         folds, own_line = spread(self.module, self.source, edits, self.paths, step)
         rebuild = _Rebuild(self.module, self.source, by_node, dirty, step, folds, own_line, self.brackets)
         rebuild.calls = {e.other: self.paths[e.other][-1] for e in edits if isinstance(e, CallAs)}
+        rebuild.ends = {id(self.paths[e.last][-1]): e.header for e in edits if isinstance(e, Within)}
         module = rebuild.node(self.module)
         assert isinstance(module, cst.Module)
         data = module.bytes
         if self.source.data.startswith(b"\xef\xbb\xbf") and not data.startswith(b"\xef\xbb\xbf"):
             data = b"\xef\xbb\xbf" + data
         return data
+
+
+#: Edits that put something beside or around a statement, or remove it.
+_OF_STATEMENTS = (Insert, Delete, Guard, Within)
 
 
 class _Rebuild:
@@ -176,6 +181,7 @@ class _Rebuild:
         self.indent, self.folds, self.own_line, self.brackets = indent, folds, own_line, brackets
         self.blocks: list[str] = []  # the indentation of the blocks around
         self.calls: dict[ast.AST, cst.CSTNode] = {}  # those that stand elsewhere afterwards, as they were
+        self.ends: dict[int, str] = {}  # the last statements of ranges, and the headers that these are put under
         self.config = cst.PartialParserConfig(
             encoding=module.encoding, default_indent=self.indent, default_newline=module.default_newline
         )
@@ -202,10 +208,10 @@ class _Rebuild:
             edited = _comment_stays(node, edited)
         if id(node) in self.brackets:
             edited = self._realigned(node, edited, self.brackets[id(node)])
-        if isinstance(node, cst.SimpleStatementSuite) and any(id(s) in self.by_node for s in node.body):
+        if isinstance(node, cst.SimpleStatementSuite):
             edited = self._open_suite(node, edited)
         for edit in sorted(self.by_node.get(id(node), []), key=_order):
-            if not isinstance(edit, Insert | Delete | Guard):
+            if not isinstance(edit, _OF_STATEMENTS):
                 edited = self._apply(
                     edited, edit, own_line=id(node) in self.own_line, bracket=self.brackets.get(id(node))
                 )
@@ -249,13 +255,12 @@ class _Rebuild:
                 gap = []
         if not result and items and isinstance(items[0], cst.BaseStatement):
             result = [cst.parse_statement("pass", self.config)]
-        return _merged(result)
+        return self._blocks(result)
 
     def _line(self, line: cst.SimpleStatementLine) -> list[cst.BaseStatement]:
         """A line of one or more small statements, split where something is put between them."""
         result: list[cst.BaseStatement] = []
         own: list[int] = []  # which of them are pieces of the line itself
-        guards: dict[int, str] = {}  # the conditions that they are put under
         piece: list[cst.BaseSmallStatement] = []
 
         def flush() -> None:
@@ -268,15 +273,12 @@ class _Rebuild:
 
         for small in line.body:
             before, after, deleted = self._placed(small)
-            guard = self._guard(small)
-            if before or guard:
+            if before:
                 flush()
                 result += before
             if not deleted:
                 piece.append(self.node(small))
-            if guard:
-                guards[len(result)] = guard
-            if after or guard:
+            if after:
                 flush()
                 result += after
         flush()
@@ -285,38 +287,68 @@ class _Rebuild:
             assert isinstance(last, cst.SimpleStatementLine)
             body = [*last.body[:-1], last.body[-1].with_changes(semicolon=line.body[-1].semicolon)]
             result[own[-1]] = last.with_changes(body=body, trailing_whitespace=line.trailing_whitespace)
-        for index, test in guards.items():
-            result[index] = self._guarded(result[index], test)
-        return _with_leading(result, own[0], line.leading_lines) if own else result
+        if not own:
+            return result
+        result = _with_leading(result, own[0], line.leading_lines)
+        return self._with_gap(result, own[0], *line.body)
+
+    def _with_gap(
+        self, statements: list[cst.BaseStatement], owner: int, *originals: cst.CSTNode
+    ) -> list[cst.BaseStatement]:
+        """The blank lines that belong between what is put above a statement and the statement."""
+        inserted = [e for o in originals for e in self.by_node.get(id(o), []) if isinstance(e, Insert)]
+        below = max((e.below for e in inserted), default=0)
+        if owner and below:
+            anchor: Any = statements[owner]
+            gap = [cst.EmptyLine(indent=False)] * below
+            statements[owner] = anchor.with_changes(leading_lines=[*gap, *anchor.leading_lines])
+        return statements
 
     def _around(self, original: cst.BaseStatement, node: cst.BaseStatement) -> list[cst.BaseStatement]:
         before, after, deleted = self._placed(original)
         if deleted:
             return [*before, *after]
-        if guard := self._guard(original):
-            node = self._guarded(node, guard)
         result = _with_leading([*before, node, *after], len(before), getattr(node, "leading_lines", ()))
-        below = max((e.below for e in self.by_node.get(id(original), []) if isinstance(e, Insert)), default=0)
-        if before and below:
-            anchor: Any = result[len(before)]
-            gap = [cst.EmptyLine(indent=False)] * below
-            result[len(before)] = anchor.with_changes(leading_lines=[*gap, *anchor.leading_lines])
-        return result
+        return self._with_gap(result, len(before), original)
 
     def _placed(self, node: cst.CSTNode) -> tuple[list[cst.BaseStatement], list[cst.BaseStatement], bool]:
         """The statements put before and after a statement, and whether it goes itself."""
         edits = self.by_node.get(id(node), [])
+        headers = [e.header for e in edits if isinstance(e, Within)]
+        guards = [f"if {e.test}:" for e in edits if isinstance(e, Guard)]
         before = [s for e in edits if isinstance(e, Insert) and not e.after for s in self._statements(e)]
-        after = [s for e in edits if isinstance(e, Insert) and e.after for s in self._statements(e)]
+        before += [_Begin([], header=header) for header in (*headers, *guards)]
+        after: list[cst.BaseStatement] = [_End([], header=header) for header in guards]
+        after += [s for e in edits if isinstance(e, Insert) and e.after for s in self._statements(e)]
+        after += [_End([], header=self.ends[id(node)])] if id(node) in self.ends else []
         return before, after, any(isinstance(e, Delete) for e in edits)
 
-    def _guard(self, node: cst.CSTNode) -> str:
-        return next((e.test for e in self.by_node.get(id(node), []) if isinstance(e, Guard)), "")
+    def _is_moved(self, node: cst.CSTNode) -> bool:
+        """Whether something is put beside or around a statement, or it goes."""
+        edits = self.by_node.get(id(node), [])
+        return id(node) in self.ends or any(isinstance(e, _OF_STATEMENTS) for e in edits)
 
-    def _guarded(self, node: Any, test: str) -> cst.BaseStatement:
-        """The statement under a condition; the comments above it stand above that."""
-        body = cst.IndentedBlock([node.with_changes(leading_lines=())])
-        return _Guarded(self._expression(test), body, leading_lines=node.leading_lines)
+    def _blocks(self, statements: Sequence[Any]) -> list[Any]:
+        """The statements, those between the ends of a header in a block under it."""
+        levels: list[list[Any]] = [[]]
+        for statement in _merged(statements):
+            if isinstance(statement, _Begin):
+                levels.append([statement])
+            elif isinstance(statement, _End):
+                begin, *body = levels.pop()
+                levels[-1] += [self._under(begin, body)] if body else []
+            else:
+                levels[-1].append(statement)
+        (result,) = levels
+        return result
+
+    def _under(self, begin: _Begin, body: list[Any]) -> cst.BaseStatement:
+        """A header and its block; the comments above the first statement stand above that."""
+        above = [*begin.leading_lines, *body[0].leading_lines]
+        body = [body[0].with_changes(leading_lines=()), *body[1:]]
+        block = cst.IndentedBlock([statement.visit(_BlankLines()) for statement in body])
+        header: Any = cst.parse_statement(f"{begin.header} pass", self.config).visit(_Quotes(self.source.quote))
+        return header.with_changes(body=block, leading_lines=above)  # type: ignore[no-any-return]
 
     def _statements(self, edit: Insert) -> list[cst.BaseStatement]:
         text = edit.text
@@ -333,12 +365,12 @@ class _Rebuild:
 
     def _open_suite(self, original: cst.SimpleStatementSuite, edited: Any) -> Any:
         """`for x in y: a(); b()` as an indented block, where a statement is to be inserted or removed."""
-        if not any(isinstance(e, Insert | Delete | Guard) for s in original.body for e in self.by_node.get(id(s), [])):
+        if not any(self._is_moved(s) for s in original.body):
             return edited
         lines = self._line(
             cst.SimpleStatementLine(body=original.body, trailing_whitespace=original.trailing_whitespace)
         )
-        return cst.IndentedBlock(body=_merged(lines) or [cst.parse_statement("pass", self.config)])
+        return cst.IndentedBlock(body=self._blocks(lines) or [cst.parse_statement("pass", self.config)])
 
     # -- expressions ---------------------------------------------------------------------------------------------
 
@@ -360,6 +392,8 @@ class _Rebuild:
                 return drop_keyword(node, edit.name)
             case Decorate():
                 return node.with_changes(decorators=[*node.decorators, cst.Decorator(self._expression(edit.text))])
+            case Undecorate():
+                return without_decorator(node, edit.number)
             case Rename():
                 return node.with_changes(attr=node.attr.with_changes(value=edit.name))
             case Replace():
@@ -444,23 +478,40 @@ class _Lines(cst.CSTTransformer):
         return updated_node.with_changes(whitespace=self._moved(updated_node.indent, updated_node.whitespace))
 
 
-class _Guarded(cst.If):
-    """An `if` that an edit has put around statements."""
+@dataclass(frozen=True)
+class _Begin(cst.SimpleStatementLine):
+    """Stands where a block with a header begins, until it is made."""
+
+    header: str = ""
 
 
-def _merged(statements: list[Any]) -> list[Any]:
-    """Neighbours that edits have put under the same condition, under one `if`."""
+@dataclass(frozen=True)
+class _End(cst.SimpleStatementLine):
+    header: str = ""
+
+
+def _merged(statements: Sequence[Any]) -> list[Any]:
+    """Statements and ends of blocks, without those ends where one block would begin as the one before it did."""
     result: list[Any] = []
+    above: list[cst.EmptyLine] = []
     for statement in statements:
         last = result[-1] if result else None
-        if isinstance(last, _Guarded) and isinstance(statement, _Guarded) and last.test.deep_equals(statement.test):
-            (inner,) = statement.body.body
-            above = [x if x.comment else x.with_changes(indent=False) for x in statement.leading_lines]
-            inner = inner.with_changes(leading_lines=above)
-            result[-1] = last.with_changes(body=last.body.with_changes(body=[*last.body.body, inner]))
+        if isinstance(statement, _Begin) and isinstance(last, _End) and last.header == statement.header:
+            result.pop()
+            above += statement.leading_lines
         else:
+            if above:
+                statement = statement.with_changes(leading_lines=[*above, *statement.leading_lines])
+                above = []
             result.append(statement)
     return result
+
+
+class _BlankLines(cst.CSTTransformer):
+    """Blank lines stay blank in a block that is indented further."""
+
+    def leave_EmptyLine(self, original_node: cst.EmptyLine, updated_node: cst.EmptyLine) -> cst.EmptyLine:
+        return updated_node if updated_node.comment else updated_node.with_changes(indent=False)
 
 
 def _with_leading(
@@ -477,6 +528,16 @@ def _with_leading(
         result[0] = result[0].with_changes(leading_lines=[*leading[:split], *result[0].leading_lines])
         result[owner] = result[owner].with_changes(leading_lines=leading[split:])
     return result
+
+
+def without_decorator(node: cst.FunctionDef, number: int) -> cst.FunctionDef:
+    """The function without one of its decorators; the comment lines above that stay."""
+    gone, kept = node.decorators[number], [d for i, d in enumerate(node.decorators) if i != number]
+    comments = [line for line in gone.leading_lines if line.comment is not None]
+    if number < len(kept):
+        kept[number] = kept[number].with_changes(leading_lines=[*comments, *kept[number].leading_lines])
+        return node.with_changes(decorators=kept)
+    return node.with_changes(decorators=kept, lines_after_decorators=[*comments, *node.lines_after_decorators])
 
 
 def _order(edit: Edit) -> tuple[int, int]:

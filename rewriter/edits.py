@@ -23,6 +23,11 @@ class Edit:
     def texts(self) -> tuple[str, ...]:
         return ()
 
+    @property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """Every node that it needs to find."""
+        return (self.node,)
+
 
 @dataclass(frozen=True)
 class SetKeyword(Edit):
@@ -161,6 +166,31 @@ class Guard(Edit):
 
 
 @dataclass(frozen=True)
+class Within(Edit):
+    """Put the statements from one to another of the same block under a header: `with strategy.scope():`.
+
+    What other edits insert before the first stays outside, what they insert after the last comes inside. Ranges that
+    are next to each other and have the same header share one block.
+    """
+
+    node: ast.stmt  # the first
+    last: ast.stmt
+    header: str
+
+    @property
+    def slot(self) -> str:
+        return "within"
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return (self.header,)
+
+    @property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        return (self.node, self.last)
+
+
+@dataclass(frozen=True)
 class Prepend(Edit):
     """Put elements in front of those of a list that is written out."""
 
@@ -190,6 +220,18 @@ class Decorate(Edit):
     @property
     def texts(self) -> tuple[str, ...]:
         return (self.text,)
+
+
+@dataclass(frozen=True)
+class Undecorate(Edit):
+    """Take a decorator off a function; its number counts from the first."""
+
+    node: ast.FunctionDef
+    number: int
+
+    @property
+    def slot(self) -> str:
+        return f"undecorate {self.number}"
 
 
 @dataclass(frozen=True)

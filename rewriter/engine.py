@@ -185,10 +185,21 @@ def _in_original(result: Result, applied: list[Applied]) -> list[Applied]:
     ]
 
 
+def edited(script: Script, edits: Sequence[Edit]) -> Source:
+    """What a file becomes by edits, for a codemod that asks what it could do then."""
+    from .spelling import spell_out
+
+    spelled: list[Edit] = []
+    for edit in edits:
+        text, imports = spell_out(script, edit)
+        spelled += [*imports, text]
+    return _apply(script, list(dict.fromkeys(spelled)))
+
+
 def _apply(script: Script, edits: list[Edit]) -> Source:
     from .cst import Tree  # LibCST takes a third of a second to import: only when something is to be edited
 
-    tree = Tree(script.source, list(dict.fromkeys(edit.node for edit in edits)))
+    tree = Tree(script.source, list(dict.fromkeys(node for edit in edits for node in edit.nodes)))
     data = tree.apply(edits)
     try:
         source = parse(data, script.path)
@@ -285,7 +296,7 @@ class _Plan:
             )
             return
         if self._suppressed(self.project.owner(fix.node), codemod, [fix.node]) or any(
-            self._suppressed(owners[e.node], codemod, [e.node]) for e in fix.edits
+            self._suppressed(owners[e.node], codemod, list(e.nodes)) for e in fix.edits
         ):
             return
         spelled: list[tuple[Script, Edit]] = []
@@ -309,10 +320,9 @@ class _Plan:
             lines = tuple(sorted({_lines(edit) for other, edit in spelled if other is owner}))
             line, column = owner.position(node)
             message = _from_here(fix.message, owner.path, line)
+            notes = tuple(_from_here(note, owner.path, 0) for note in fix.notes) if owner is first else ()
             self.applied.setdefault(owner.path, []).append(
-                Applied(
-                    codemod.name, line, column, message, codemod.hardware, lines, fix.notes if owner is first else ()
-                )
+                Applied(codemod.name, line, column, message, codemod.hardware, lines, notes)
             )
 
     def _conflicts(self, owner: Script, edit: Edit) -> bool:
@@ -370,7 +380,7 @@ def _lines(edit: Edit) -> tuple[int, int]:
     node = edit.node
     assert isinstance(node, ast.expr | ast.stmt)
     first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
-    last = node.end_lineno or first
+    last = max(getattr(n, "end_lineno", first) for n in edit.nodes)
     if isinstance(edit, Insert):
         return (last, last) if edit.after else (first, first)
     return first, last

@@ -9,7 +9,7 @@ from typing import Any
 
 import libcst as cst
 
-from .edits import CallAs, Chain, Edit, Insert, NameArgument, Prepend, Rename, Replace, SetKeyword, Wrap
+from .edits import CallAs, Chain, Edit, Guard, Insert, NameArgument, Prepend, Rename, Replace, SetKeyword, Within, Wrap
 from .source import Source
 
 #: Lines may be this long, or as long as the file's own longest.
@@ -233,9 +233,12 @@ def spread(
     """What to spread, by the id of the node; and the calls, in several lines already, whose new keyword needs one."""
     found: dict[int, Fold] = {}
     own_line: set[int] = set()
+    edits = list(edits)
+    deeper = [range(e.node.lineno, (e.nodes[-1].end_lineno or 0) + 1) for e in edits if isinstance(e, Guard | Within)]  # type: ignore[attr-defined]
     for line, here in grown(source, edits).items():
         text = source.lines[line - 1]
-        indent = text[: len(text) - len(text.lstrip())]
+        under = step * any(line in lines for lines in deeper)  # what comes under a header of its own
+        indent = text[: len(text) - len(text.lstrip())] + under
         for edit in here:
             path = paths[edit.node]
             start = max(i for i, n in enumerate(path) if isinstance(n, cst.BaseSmallStatement | cst.BaseStatement))
@@ -259,5 +262,5 @@ def spread(
             elif isinstance(edit, SetKeyword):
                 own_line.add(id(path[-1]))
             elif isinstance(edit, _IN_PLACE) and (call := _laid_out(module, path[start:])) is not None:
-                found[id(call)] = Fold(module, _indent_at(source, edit.node), step)
+                found[id(call)] = Fold(module, _indent_at(source, edit.node) + under, step)
     return found, own_line

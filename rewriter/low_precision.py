@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from .data.rows import gathered
 from .script import Script
 from .values import Value
 
@@ -139,7 +140,10 @@ def parts(script: Script, data: ast.expr) -> Iterator[tuple[Script, ast.expr]]:
         stage: Value | None = value
         while stage is not None and stage.kind == "dataset" and stage.base is not None and stage.name != "map":
             stage = stage.base
-        if (
+        if stage is not None and (arrays := gathered(stage)) is not None:
+            owner, given = arrays
+            yield owner, given.elts[0] if isinstance(given, ast.Tuple) and given.elts else given
+        elif (
             stage is not None
             and stage.name.endswith(("Dataset.from_tensor_slices", "Dataset.from_tensors"))
             and isinstance(stage.node, ast.Call)

@@ -482,6 +482,14 @@ class _Reader:
         ):
             built.tails.append((model,))
             return
+        elif isinstance(model.node, ast.Call) and model.script is not None and initializer is None:
+            if "models.Sequential" in bases:  # the layers, or inputs and outputs, are given to Keras as they are
+                self._sequential(built, model.script, model.node)
+                return
+            outputs = model.script.bind(model.node, "Model").get("outputs") if "models.Model" in bases else None
+            if outputs is not None:
+                self._functional(built, model.script, model.node, outputs)
+                return
         if (
             model.kind == "model"
             and id(call_method) not in own

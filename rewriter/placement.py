@@ -63,7 +63,8 @@ class Placement:
 
     sites: the calls that train. name: the dotted name that the statement uses. devices: the statement looks
     for GPUs, so that it must follow what chooses them (`os.environ["CUDA_VISIBLE_DEVICES"] = ...`).
-    comes_after: what must not be made before it; layers and models as a rule.
+    comes_after: what must not be made before it; layers and models as a rule. chooses: whether a node says which
+    devices there are.
     """
 
     def __init__(
@@ -74,9 +75,11 @@ class Placement:
         *,
         devices: bool = False,
         comes_after: Callable[[Value], bool] = lambda value: value.kind in ("layer", "model"),
+        chooses: Callable[[ast.AST], bool] | None = None,
     ) -> None:
         self.reach, self.script, self.sites, self.name = reach, reach.script, sites, name
         self.devices, self.comes_after = devices, comes_after
+        self.chooses = chooses or chooses_devices
 
     def find(self) -> Place:
         script = self.script
@@ -182,7 +185,7 @@ class Placement:
         """The place behind what chooses GPUs, where that stands below the anchor or in a function."""
         script, found = self.script, None
         for node in ast.walk(script.tree):
-            if not _chooses_devices(node) or not self.reach.contains(script, node):
+            if not self.chooses(node) or not self.reach.contains(script, node):
                 continue
             block, statement = self._unconditional(node)
             if block is None:
@@ -340,7 +343,7 @@ def _always_imports(attempt: ast.Try) -> bool:
     return True
 
 
-def _chooses_devices(node: ast.AST) -> bool:
+def chooses_devices(node: ast.AST) -> bool:
     """`os.environ["CUDA_VISIBLE_DEVICES"] = ...`, in any spelling."""
     names = (key.value if isinstance(key, ast.Constant) else key for key, _ in settings(node))
     return any(str(name).startswith(("CUDA_", "NVIDIA_", "ROCR_", "HIP_", "TF_FORCE_GPU", "TF_GPU")) for name in names)

@@ -152,4 +152,6 @@ def _mentioned(node: ast.AST, *, programs: bool) -> Iterator[str]:
             yield current.attr
         elif isinstance(current, ast.ImportFrom):
             yield from (a.name for a in current.names if a.asname)
+        elif isinstance(current, ast.Call) and ast.unparse(current.func).endswith("app.run"):
+            yield "main"  # `tf.app.run()` calls the `main` of the script
         todo.extend(children(current))

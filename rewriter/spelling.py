@@ -25,7 +25,7 @@ def spell_out(script: Script, edit: Edit) -> tuple[Edit, list[Edit]]:
 
     changed = {
         f: _NAME.sub(name, getattr(edit, f))
-        for f in ("value", "call", "template", "text", "elements")
+        for f in ("value", "call", "template", "text", "elements", "header")
         if hasattr(edit, f) and _NAME.search(getattr(edit, f))
     }
     return (replace(edit, **changed) if changed else edit), imports  # type: ignore[arg-type]
@@ -89,7 +89,7 @@ def _before(script: Script, binding: Binding, edit: Edit) -> bool:
         return True  # the statement has the name already
     statement = script.statement(binding.node)
     line = getattr(node, "end_lineno" if isinstance(edit, Insert) and edit.after else "lineno", 0)
-    if statement.lineno > line:
+    if statement.lineno > line or (statement is node and isinstance(edit, Insert) and not edit.after):
         return False
     around = set(script.enclosing(node, ast.AST))
     return all(

@@ -24,7 +24,7 @@ from typing import TypeVar, cast
 from . import catalog
 from .scopes import FUNCTIONS
 from .script import Script, Site, own_nodes
-from .values import Value
+from .values import Value, has_length
 
 FITS = ("fit", "fit_generator")
 TESTS = ("evaluate", "evaluate_generator", "predict", "predict_generator")
@@ -841,7 +841,7 @@ def _slices(script: Script, call: ast.Call) -> Count:
     argument = script.bind(call, "Dataset.from_tensor_slices").get("tensors")
     counts = []
     for value in script.values(argument):
-        if value.kind == "sequence" and isinstance(value.node, ast.List):
+        if isinstance(value.node, ast.List | ast.ListComp) and has_length(value):
             counts.append(Count(script._evaluate.length([value]), "the number of elements is not known", True))
         elif value.kind == "sequence" and isinstance(value.node, ast.Tuple) and value.script:
             parts = [_slice_of(value.script, element) for element in value.node.elts]
@@ -852,7 +852,7 @@ def _slices(script: Script, call: ast.Call) -> Count:
 
 
 def _slice_of(script: Script, element: ast.expr) -> Count:
-    lists = [v for v in script.values(element) if v.kind == "sequence" and isinstance(v.node, ast.List)]
+    lists = [v for v in script.values(element) if isinstance(v.node, ast.List | ast.ListComp) and has_length(v)]
     if lists:
         return Count(script._evaluate.length(script.values(element)), "the number of elements is not known", True)
     return samples(script, element)
@@ -1288,10 +1288,17 @@ def other_backend(script: Script) -> str:
 
 _DISTRIBUTE = {
     "horovod": ("horovod", "Horovod"),
-    "auto": ("horovod", "Horovod"),
     "mirrored": ("tensorflow.distribute.MirroredStrategy", "`MirroredStrategy`"),
     "multiworker": ("tensorflow.distribute.MultiWorkerMirroredStrategy", "`MultiWorkerMirroredStrategy`"),
 }
+
+
+def distribute_by(script: Script) -> str:
+    """What `--distribute` asks for; `auto` is Horovod where it can be built for the TensorFlow of the script."""
+    wanted = script.options.distribute
+    if wanted == "auto":
+        return "mirrored" if script.target.since(2, 19) else "horovod"
+    return wanted
 
 
 @_asked_once
@@ -1300,7 +1307,7 @@ def distribution(script: Script) -> tuple[str, str]:
 
     What `--distribute` is about to make of it counts.
     """
-    if (wanted := _DISTRIBUTE.get(script.options.distribute)) is not None:
+    if (wanted := _DISTRIBUTE.get(distribute_by(script))) is not None:
         return wanted
     for other in list(script.project.scripts.values()):
         for scope in other.names.scopes.values():

@@ -182,7 +182,9 @@ class Evaluator:
                 return self._unary(node)
             case ast.JoinedStr():
                 return (Value("object", node, self.script, name="str"),)
-            case ast.ListComp() | ast.GeneratorExp() | ast.SetComp() | ast.DictComp():
+            case ast.ListComp():
+                return (Value("object", node, self.script, name="list", length=self._turns(node)),)
+            case ast.GeneratorExp() | ast.SetComp() | ast.DictComp():
                 return (Value("object", node, self.script, name="list"),)
             case ast.Compare():
                 return (Value("object", node, self.script, name="bool"),)
@@ -389,15 +391,19 @@ class Evaluator:
 
     def length(self, values: Iterable[Value]) -> int | None:
         """The one length that all alternatives have; a list that grows later has none."""
-        lengths = {None if v.kind not in ("array", "sequence") or self._is_changed(v) else v.length for v in values}
+        lengths = {None if not has_length(v) or self._is_changed(v) else v.length for v in values}
         return lengths.pop() if len(lengths) == 1 else None
 
     def _is_changed(self, value: Value) -> bool:
-        """Whether elements are added to a list that is written out, or taken from it."""
-        if value.kind != "sequence" or not isinstance(value.node, ast.List) or value.script is None:
+        """Whether elements may be added to a list, or taken from it."""
+        if not isinstance(value.node, ast.List | ast.ListComp) or value.script is None:
             return False
         for script, use in value.script.flow(value.node):
             parent = script.parents.get(use)
+            if isinstance(value.node, ast.ListComp) and isinstance(parent, ast.Call) and use is not parent.func:
+                callees = script.values(parent.func)
+                if any(v.kind not in ("symbol", "function", "method", "class", "layer", "model") for v in callees):
+                    return True
             if isinstance(parent, ast.Attribute) and parent.attr in _CHANGES:
                 return True
             if isinstance(parent, ast.AugAssign) or (
@@ -405,6 +411,22 @@ class Evaluator:
             ):
                 return True
         return False
+
+    def _turns(self, comprehension: ast.ListComp) -> int | None:
+        """How many elements `[f(i) for i in range(9)]` has."""
+        match comprehension.generators:
+            case [ast.comprehension(iter=source, ifs=[], is_async=0)]:
+                pass
+            case _:
+                return None
+        if isinstance(source, ast.Call) and source.args and not source.keywords:
+            name = self.script.called(source)
+            numbers = [self.script.integer(a) for a in source.args]
+            if name == "builtins.range" and len(numbers) <= 3 and all(n is not None for n in numbers):
+                return len(range(*numbers))  # type: ignore[arg-type]
+            if name == "builtins.enumerate":
+                source = source.args[0]
+        return self.length(self(source))
 
     def _part(self, value: Value, index: int) -> Value:
         if value.kind == "call-load-data":
@@ -719,6 +741,11 @@ def _is_filtered(call: ast.AST | None) -> bool:
     return isinstance(call, ast.Call) and (
         len(call.args) > 3 or any(k.arg in ("maxlen", "test_split", None) for k in call.keywords)
     )
+
+
+def has_length(value: Value) -> bool:
+    """Whether `length` is that of an array or a list."""
+    return value.kind in ("array", "sequence") or isinstance(value.node, ast.ListComp)
 
 
 def is_property(function: ast.FunctionDef) -> bool:

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 #: Name of each environment and the TensorFlow in it.
-VERSIONS = {"tf221": "2.21.0", "tf215": "2.15.1", "tf115": "1.15.5"}
+VERSIONS = {"tf221": "2.21.0", "tf218": "2.18.1", "tf215": "2.15.1", "tf115": "1.15.5"}
 #: These can be built on every machine; `tf115` needs Python 3.7.
-REQUIRED = frozenset({"tf221", "tf215"})
+REQUIRED = frozenset({"tf221", "tf218", "tf215"})
 
 SET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1"}
 REMOVED = frozenset({"TF_USE_LEGACY_KERAS", "KERAS_BACKEND", "PYTHONPATH"})

@@ -31,7 +31,7 @@ def edit(text: str | bytes, make: Callable[[ast.Module], list[Edit]]) -> str:
     data = text if isinstance(text, bytes) else textwrap.dedent(text).lstrip("\n").encode()
     source = parse(data, Path("train.py"))
     edits = make(source.tree)
-    result = Tree(source, [e.node for e in edits]).apply(edits)
+    result = Tree(source, [n for e in edits for n in e.nodes]).apply(edits)
     parse(result, Path("train.py"))
     return result.decode()
 
@@ -262,7 +262,7 @@ def test_every_other_byte_stays(data: bytes) -> None:
 def edit_bytes(data: bytes, make: Callable[[ast.Module], list[Edit]]) -> bytes:
     source = parse(data, Path("train.py"))
     edits = make(source.tree)
-    return Tree(source, [e.node for e in edits]).apply(edits)
+    return Tree(source, [n for e in edits for n in e.nodes]).apply(edits)
 
 
 @pytest.mark.parametrize("data", [b"import a\rf(a)\r", b"\x0cf(a)\n", b"if 1:\n\t f(1)\n\t if 2:\n\t\t f(2)\n"])

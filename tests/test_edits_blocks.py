@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from rewriter.edits import Chain, Edit, Guard, Prepend, Wrap
+from rewriter.edits import Chain, Edit, Guard, Insert, Prepend, SetKeyword, Within, Wrap
 from tests.test_edits import call, edit, find
 
 
@@ -35,6 +35,78 @@ def guard(*starts: str):  # type: ignore[no-untyped-def]
 )
 def test_guard(before: str, after: str) -> None:
     assert edit(before, guard("p(", "with p(")) == after
+
+
+def within(*ranges: str):  # type: ignore[no-untyped-def]
+    """Ranges "first..last" of calls, each under `with s():`."""
+
+    def make(tree: ast.Module) -> list[Edit]:
+        statements = {ast.unparse(n): n for n in ast.walk(tree) if isinstance(n, ast.stmt)}
+        named = {name.partition("(")[0]: s for name, s in statements.items()}
+        ends = [r.partition("..")[::2] for r in ranges]
+        return [Within(named[first], named[last or first], "with s():") for first, last in ends]
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("ranges", "before", "after"),
+    [
+        (["a"], "a()\n", "with s():\n    a()\n"),
+        (["a..b"], "x\na()\nb()\ny\n", "x\nwith s():\n    a()\n    b()\ny\n"),
+        (["a", "b"], "a()\nb()\n", "with s():\n    a()\n    b()\n"),
+        (["a", "b"], "a()\nx\nb()\n", "with s():\n    a()\nx\nwith s():\n    b()\n"),
+        (["a..b"], "# one\na()\n\n\n# two\nb()  # end\n", "# one\nwith s():\n    a()\n\n\n    # two\n    b()  # end\n"),
+        (["b"], "a()\n\n# one\n\n# two\nb()\n", "a()\n\n# one\n\n# two\nwith s():\n    b()\n"),
+        (
+            ["a..c"],
+            "a()\nif x:\n  # in\n  b()\n\n  y\nc()\n",
+            "with s():\n  a()\n  if x:\n    # in\n    b()\n\n    y\n  c()\n",
+        ),
+        (
+            ["a..b"],
+            "if x:\n\ta()\n\n\t# two\n\tb(1,\n\t\t2)\n",
+            "if x:\n\twith s():\n\t\ta()\n\n\t\t# two\n\t\tb(1,\n\t\t\t2)\n",
+        ),
+        (["a..b"], 'a("""x\ny""")\nb(\n\n  1)\n', 'with s():\n    a("""x\ny""")\n    b(\n\n      1)\n'),
+        (["a..b"], "x; a(); b(); y  # end\n", "x\nwith s():\n    a(); b()\ny  # end\n"),
+        (["a..b"], "x; a()\nb(); y\n", "x\nwith s():\n    a()\n    b()\ny\n"),
+        (["a"], "if x: a(); y\n", "if x:\n    with s():\n        a()\n    y\n"),
+        (
+            ["a..b"],
+            "def f():\n    a()\n    # two\n    b()\n    # end\n",
+            "def f():\n    with s():\n        a()\n        # two\n        b()\n    # end\n",
+        ),
+    ],
+)
+def test_within(ranges: list[str], before: str, after: str) -> None:
+    assert edit(before, within(*ranges)) == after
+
+
+def test_within_other_edits() -> None:
+    """What is inserted above the range stays above it; other edits are made in it."""
+
+    def make(tree: ast.Module) -> list[Edit]:
+        _, first, second = tree.body
+        assert isinstance(first, ast.stmt) and isinstance(second, ast.stmt)
+        return [
+            Insert(first, "s = t()", after=False),
+            *within("a..b")(tree),
+            SetKeyword(call(tree, "a"), "k", "1"),
+            Guard(second, "c"),
+            Insert(second, "d()"),
+        ]
+
+    after = "x\ns = t()\n# one\nwith s():\n    a(k=1)\n    if c:\n        b()\n    d()\n"
+    assert edit("x\n# one\na()\nb()\n", make) == after
+
+
+def test_guards_across_ranges_are_not_joined() -> None:
+    def make(tree: ast.Module) -> list[Edit]:
+        return [*within("a..b")(tree), *guard("b(", "c(")(tree)]
+
+    after = "with s():\n    a()\n    if a == 0:\n        b()\nif a == 0:\n    c()\n"
+    assert edit("a()\nb()\nc()\n", make) == after
 
 
 @pytest.mark.parametrize(

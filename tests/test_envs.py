@@ -31,8 +31,9 @@ def test_has_its_tensorflow(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.tf
-def test_has_horovod(tmp_path: Path) -> None:
-    done = run_script(tf_env("tf215"), script(tmp_path, HOROVOD), timeout=120)
+@pytest.mark.parametrize("name", ["tf215", "tf218"])
+def test_has_horovod(name: str, tmp_path: Path) -> None:
+    done = run_script(tf_env(name), script(tmp_path, HOROVOD), timeout=120)
     assert (done.returncode, done.stdout.strip()) == (0, "1 True"), done.stderr
 
 

@@ -28,7 +28,7 @@ else:
     import tomli as tomllib
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
-TARGETS = {"tf115": "tf1.15", "tf215": "tf2.15", "tf221": "tf2.21"}
+TARGETS = {"tf115": "tf1.15", "tf215": "tf2.15", "tf218": "tf2.18", "tf221": "tf2.21"}
 SETTINGS = {path.parent.name: tomllib.loads(path.read_text()) for path in sorted(FIXTURES.glob("*/case.toml"))}
 CASES = [(name, env) for name, settings in SETTINGS.items() for env in settings["envs"]]
 

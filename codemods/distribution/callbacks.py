@@ -11,6 +11,7 @@ from rewriter.script import Script, Site
 from rewriter.training import Run, callbacks
 from rewriter.values import Value
 
+from . import keras3
 from .conversion import Conversion, operand
 
 #: Callbacks that write or show something, and decide nothing.
@@ -36,10 +37,13 @@ def together(conversion: Conversion, run: Run, warm_up: str) -> None:
         return
     for value in found:
         _one(conversion, site, value)
-    hvd = conversion.hvd(site.script, site.call)
-    own = [f"{hvd}.callbacks.BroadcastGlobalVariablesCallback(0)", f"{hvd}.callbacks.MetricAverageCallback()"]
-    if warm_up:
-        own.append(f"{hvd}.callbacks.LearningRateWarmupCallback({warm_up})")
+    if keras3.is_target(conversion):
+        own = keras3.callbacks(conversion, site, warm_up)
+    else:
+        hvd = conversion.hvd(site.script, site.call)
+        own = [f"{hvd}.callbacks.BroadcastGlobalVariablesCallback(0)", f"{hvd}.callbacks.MetricAverageCallback()"]
+        if warm_up:
+            own.append(f"{hvd}.callbacks.LearningRateWarmupCallback({warm_up})")
     _give(conversion, site, ", ".join(own))
     _verbose(conversion, site)
 
@@ -126,9 +130,8 @@ def _for_rank_0(conversion: Conversion, site: Site, value: Value, name: str) -> 
         if isinstance(parent, ast.Attribute) and parent.value is use:
             conversion.refuse(other, parent, f"`{other.text(parent)}` is asked of a callback that only rank 0 has")
             return
-    conversion.add(
-        Wrap(call, f"... if {conversion.rank_0(script, call)} else {{tensorflow.keras.callbacks.Callback}}()")
-    )
+    keras = keras3.family(script) if keras3.is_target(conversion) else "tensorflow.keras"
+    conversion.add(Wrap(call, f"... if {conversion.rank_0(script, call)} else {{{keras}.callbacks.Callback}}()"))
 
 
 def _lambda(conversion: Conversion, site: Site, value: Value) -> None:

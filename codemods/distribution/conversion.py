@@ -30,7 +30,10 @@ class Conversion:
     notes: list[str] = field(default_factory=list)
     parts: set[ast.AST] = field(default_factory=set)  # datasets and loaders that are split where they are made
     seeds: set[str] = field(default_factory=set)  # statements that seed what orders the data
+    alone: dict[ast.stmt, Script] = field(default_factory=dict)  # what only rank 0 does, besides files and prints
+    helpers: dict[Script, dict[str, list[ast.AST]]] = field(default_factory=dict)  # which a file gets, and their uses
     started: int = 0  # the line below which Horovod is initialised
+    place: ast.AST | None = None  # where the conversion is reported, if not where Horovod is imported
     _imports: dict[Script, tuple[str, ast.AST]] = field(default_factory=dict)
 
     @property
@@ -114,6 +117,8 @@ class Conversion:
         return anchor
 
     def _place(self) -> ast.AST:
+        if self.place is not None:
+            return self.place
         return self._imports[self.script][1] if self.script in self._imports else self.script.tree
 
 

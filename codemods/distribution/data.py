@@ -5,14 +5,20 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
-from rewriter.distribution.sources import Place, Split, draws_in, split_of, unlike_on_ranks
+from rewriter.data.pipelines import stages
+from rewriter.distribution.draws import is_fixed
+from rewriter.distribution.sources import Place, Split, seeds_of, split_of, unlike_on_ranks
 from rewriter.edits import Chain, Insert, Replace, SetKeyword, Wrap
 from rewriter.script import Script, Site
 from rewriter.spelling import outermost
 from rewriter.training import Run
 from rewriter.values import Value, Values
 
+from . import data_generators, data_loaders, data_order
 from .conversion import Conversion, operand
+from .data_names import imported, own_draws
+from .data_names import name_of_module as name_of_module
+from .data_names import same_data as same_data
 
 
 def split(conversion: Conversion, run: Run) -> None:
@@ -37,29 +43,54 @@ def split(conversion: Conversion, run: Run) -> None:
 
 def same_order(conversion: Conversion, apart: Sequence[ast.AST] = ()) -> None:
     """Draws that order the data get the same seed on every rank; `apart`: loops over what is split already."""
+    _no_state(conversion)
+    data_order.settle(conversion)
+    for script, call in seeds_of(conversion.program):
+        if not is_fixed(script, call):
+            reason = f"`{script.text(call)}` gives every rank another order of the data"
+            conversion.refuse(script, call, reason, "give it a number")
+    own = _orders_of_their_own(conversion)
     for script, call, kind in unlike_on_ranks(conversion.program):
         if any(node in apart for node in script.enclosing(call, ast.For, ast.While)):
+            continue
+        if kind != "generator" and any(node in own for node in script.enclosing(call, ast.FunctionDef, ast.ClassDef)):
             continue
         if kind == "random_state":
             conversion.add(SetKeyword(call, "random_state", "0"))
         elif kind == "generator":
             conversion.add(Replace(call, f"{ast.unparse(call.func)}(0)"))
         else:
-            name = name_of_module(conversion.script, "numpy" if kind == "numpy" else "random")
-            if name:
-                conversion.seeds.add(f"{name}.random.seed(0)" if kind == "numpy" else f"{name}.seed(0)")
-                conversion.note("a seed is set, for the data to have the same order on every rank")
-                continue
-            reason = f"`{script.text(call.func)}` gives every rank another order: no seed is set"
-            conversion.refuse(script, call, reason, "set a seed first: `np.random.seed(0)`")
+            top = conversion.script.tree.body[0]
+            module = imported(conversion, conversion.script, top, "numpy" if kind == "numpy" else "random")
+            conversion.seeds.add(f"{module}.random.seed(0)" if kind == "numpy" else f"{module}.seed(0)")
+            conversion.note("a seed is set, for the data to have the same order on every rank")
 
 
-def name_of_module(script: Script, module: str) -> str:
-    """The name of an imported module of Python or NumPy in a file."""
-    for name, bindings in script.names.module.bindings.items():
-        if all(b.kind == "import" and b.symbol == module for b in bindings):
-            return name
-    return ""
+def _no_state(conversion: Conversion) -> None:
+    """A layer that goes on with the state of the batch before needs all batches, one after another."""
+    for script, call in conversion.program.calls():
+        stateful = script.argument(call, "stateful")
+        if (
+            stateful is not None
+            and script.constant(stateful) is not False
+            and any(v.kind == "layer" for v in script.values(call))
+        ):
+            reason = f"`{script.text(call.func)}` goes on with the state of the batch before, which another rank has"
+            conversion.refuse(script, call, reason, "train it in one process")
+
+
+def _orders_of_their_own(conversion: Conversion) -> set[ast.AST]:
+    """Loaders and generators that a `fit` trains on: their draws are dealt with where they are split."""
+    found: set[ast.AST] = set()
+    for training in conversion.program.trainings:
+        for run in training.fits:
+            for value in run.site.script.values(run.source) if run.source is not None else ():
+                if value.kind == "loader" and value.cls is not None and value.cls.script is not None:
+                    assert isinstance(value.cls.node, ast.ClassDef)
+                    found |= {cls for _, cls in value.cls.script.ancestry(value.cls.node)}
+                elif value.kind == "generator" and value.base is not None and value.base.node is not None:
+                    found.add(value.base.node)
+    return found
 
 
 #: Arguments that are split, and the names that they get where they have none.
@@ -92,6 +123,7 @@ def _arrays(conversion: Conversion, run: Run) -> None:
     for name in _NAMES:
         expr = site.arguments.get(name)
         if expr is not None and not site.script.is_none(expr):
+            same_data(conversion, site.script, [expr], eager=True)
             _slice(conversion, site.script, expr, name)
     if steps is not None and not site.script.is_none(steps):
         fewer_steps(conversion, site.script, steps)
@@ -111,9 +143,22 @@ def _made_in_a_loop(site: Site) -> ast.Name | None:
             for binding in script.names.reaching(node):
                 if loop not in script.enclosing(binding.node, ast.For, ast.While) or binding.kind == "loop":
                     continue
-                if not isinstance(binding.part or binding.value, ast.Subscript | ast.Constant | ast.Name):
+                if not _is_settled(script, binding.part or binding.value):
                     return node
     return None
+
+
+def _is_settled(script: Script, expr: ast.expr | None) -> bool:
+    """A part of arrays, or some parts put together: `np.concatenate([x[:a], x[b:]], axis=0)`."""
+    match expr:
+        case ast.Subscript() | ast.Constant() | ast.Name():
+            return True
+        case ast.List(elts=parts) | ast.Tuple(elts=parts):
+            return all(_is_settled(script, p) for p in parts)
+        case ast.Call(args=args, keywords=keywords) if script.called(expr).startswith("numpy."):
+            drawn = script.called(expr).startswith("numpy.random.")
+            return not drawn and all(_is_settled(script, a) for a in [*args, *(k.value for k in keywords)])
+    return False
 
 
 def _slice(conversion: Conversion, script: Script, expr: ast.expr, name: str) -> None:
@@ -196,7 +241,7 @@ def _part(hvd: str, length: str) -> str:
 def _dataset(conversion: Conversion, run: Run) -> None:
     site, script = run.site, run.site.script
     assert run.source is not None
-    found = split_of(conversion.program, run)
+    found = split_of(conversion.program, run, own=True)
     if not isinstance(found, Split):
         conversion.refuse_problem(found)
         return
@@ -213,21 +258,27 @@ def _dataset(conversion: Conversion, run: Run) -> None:
         return
     for _, call in found.seeds:
         conversion.add(SetKeyword(call, "seed", "0"))
+    for own in found.own or ():
+        own_draws(conversion, own.script, own.function, [*own.draws], once=True)
     for place in found.places:
         shard(conversion, place, endless=given and found.endless)
     if steps is not None and given:
         fewer_steps(conversion, script, steps)
 
 
-def shard(conversion: Conversion, place: Place, *, endless: bool) -> None:
+def shard(conversion: Conversion, place: Place, *, endless: bool, noise: bool = False) -> None:
     """Leave a dataset the part of one rank, as long as the others'; one without end need not be counted."""
+    for stage in stages(place.stage):
+        if stage.name.endswith(("from_tensor_slices", "from_tensors")) and isinstance(stage.node, ast.Call):
+            arrays = [*stage.node.args, *(k.value for k in stage.node.keywords)]
+            same_data(conversion, stage.script or place.script, arrays, noise=noise, eager=True)
     hvd = conversion.hvd(place.script, place.node)
     part = f"shard({hvd}.size(), {hvd}.rank())"
     conversion.parts.add(place.stage.node if place.stage.node is not None else place.node)
     if not place.sized and endless:
         conversion.add(Chain(place.node, part))
     elif not place.sized:
-        conversion.add(Chain(place.node, f"apply({_counted(conversion, place.script, place.node)})"))
+        conversion.add(Chain(place.node, f"apply({_counted(conversion, place)})"))
     elif place.length:
         conversion.add(Chain(place.node, f"{part}.take({place.length} // {hvd}.size())"))
     else:
@@ -236,26 +287,27 @@ def shard(conversion: Conversion, place: Place, *, endless: bool) -> None:
         conversion.add(Chain(place.node, equal))
 
 
-def _counted(conversion: Conversion, script: Script, node: ast.expr) -> str:
+def _counted(conversion: Conversion, place: Place) -> str:
     """The name of a function, put above its use, that counts records and gives each rank as many."""
+    script, node = place.script, place.node
     hvd = conversion.hvd(script, node)
     name = conversion.free_name(script, "part_of_rank")
-    first = outermost(script, node, script.tree)
+    count = "records.reduce({tensorflow.constant}(0, {tensorflow.int64}), lambda n, *_: n + 1)"
+    if place.tells:
+        counted = f"    count = records.cardinality()\n    if count < 0:  # it is not known\n        count = {count}\n"
+        counted += f"    count //= {hvd}.size()\n"
+    else:
+        counted = f"    count = {count} // {hvd}.size()\n"
     text = (
         f"def {name}(records):\n"
         '    """The records of this rank: each one is on one rank, and every rank has as many."""\n'
-        "    count = records.reduce({tensorflow.constant}(0, {tensorflow.int64}), lambda n, *_: n + 1)"
-        f" // {hvd}.size()\n"
+        f"{counted}"
         f"    part = records.shard({hvd}.size(), {hvd}.rank()).take(count)\n"
         "    return part.apply({tensorflow.data.experimental.assert_cardinality}(count))"
     )
-    done = next((e for e in conversion.edits if isinstance(e, Insert) and e.text == text), None)
-    if done is None:
-        conversion.add(Insert(first, text, after=False, blank_lines=0, below=2))
-        conversion.note("records are counted once, when every rank starts: their number is not known otherwise")
-    elif first.lineno < getattr(done.node, "lineno", 0):
-        conversion.edits.remove(done)
-        conversion.add(Insert(first, text, after=False, blank_lines=0, below=2))
+    if all(not isinstance(e, Insert) or e.text != text for e in conversion.edits):
+        conversion.note("records are counted once, when every rank starts, where their number is not known otherwise")
+    data_loaders.above(conversion, script, outermost(script, node, script.tree), text)
     return name
 
 
@@ -302,98 +354,55 @@ def _is_part(conversion: Conversion, value: Value) -> bool:
 
 
 def _loader(conversion: Conversion, run: Run) -> None:
-    """The arrays of an `ImageDataGenerator.flow`; other loaders are not split."""
+    """Parts of the arrays of an `ImageDataGenerator.flow`, and every `hvd.size()`-th batch of other loaders."""
     site, script = run.site, run.site.script
     assert run.source is not None
-    for value in script.values(run.source):
-        owner, call = value.script, value.node
-        if value.kind == "constant":
-            continue
-        if not value.name.endswith(".flow") or owner is None or not isinstance(call, ast.Call):
-            name = value.cls.name if value.cls else value.name.rpartition(".")[2] or script.text(run.source)
-            conversion.refuse(
-                script,
-                site.call,
-                f"`{name}` chooses its batches itself, the same on every rank",
-                "let it give only every `hvd.size()`-th batch, from `hvd.rank()` on",
-            )
-            return
-        for other, use in owner.flow(call):
-            parent = other.parents.get(use)
-            if isinstance(parent, ast.Attribute) and parent.attr in ("n", "samples", "batch_size"):
-                conversion.refuse(other, parent, f"`{other.text(parent)}` would be that of one rank only")
-            if isinstance(parent, ast.keyword):
-                parent = other.parents.get(parent)
-            is_given = isinstance(parent, ast.Call) and use is not parent.func and parent is not site.call
-            if is_given and isinstance(parent, ast.Call) and other.called(parent) != "builtins.len":
-                conversion.refuse(other, parent, f"the training data is also given to `{other.text(parent.func)}`")
-        conversion.parts.add(call)
-        arguments = owner.bind(call, "ImageDataGenerator.flow")
-        if arguments.may_have("subset"):
-            conversion.refuse(owner, call, "a `subset` is taken of data that would be split")
-            return
-        for name in _NAMES:
-            expr = arguments.get(name)
-            if expr is not None and not owner.is_none(expr):
-                _slice(conversion, owner, expr, name)
-    steps = site.arguments.get("steps_per_epoch")
-    if steps is not None and not script.is_none(steps):
-        fewer_steps(conversion, script, steps)
+    loaders = [v for v in script.values(run.source) if v.kind != "constant"]
+    flows = [v for v in loaders if _is_split_flow(site, v)]
+    if loaders and len(flows) == len(loaders):
+        for value in flows:
+            _flow(conversion, value)
+    else:
+        data_loaders.take_turns(conversion, run, loaders)
+    _fewer_steps_of(conversion, run)
+
+
+def _is_split_flow(site: Site, value: Value) -> bool:
+    """An `ImageDataGenerator.flow` of which only this `fit` knows how many samples it has."""
+    owner, call = value.script, value.node
+    if not value.name.endswith(".flow") or owner is None or not isinstance(call, ast.Call):
+        return False
+    for other, use in owner.flow(call):
+        parent = other.parents.get(use)
+        if isinstance(parent, ast.Attribute) and parent.attr in ("n", "samples", "batch_size"):
+            return False
+        if isinstance(parent, ast.keyword):
+            parent = other.parents.get(parent)
+        is_given = isinstance(parent, ast.Call) and use is not parent.func and parent is not site.call
+        if is_given and isinstance(parent, ast.Call) and other.called(parent) != "builtins.len":
+            return False
+    return not owner.bind(call, "ImageDataGenerator.flow").may_have("subset")
+
+
+def _flow(conversion: Conversion, value: Value) -> None:
+    owner, call = value.script, value.node
+    assert owner is not None and isinstance(call, ast.Call)
+    conversion.parts.add(call)
+    arguments = owner.bind(call, "ImageDataGenerator.flow")
+    for name in _NAMES:
+        expr = arguments.get(name)
+        if expr is not None and not owner.is_none(expr):
+            same_data(conversion, owner, [expr], eager=True)
+            _slice(conversion, owner, expr, name)
 
 
 def _generator(conversion: Conversion, run: Run) -> None:
     """Every rank takes its own of the batches that a Python generator gives, in turn."""
-    site, script = run.site, run.site.script
-    assert run.source is not None
-    if (problem := draws_in(script, run.source)) is not None:
-        conversion.refuse_problem(problem)
-        return
-    steps = site.arguments.get("steps_per_epoch")
-    if steps is None or script.is_none(steps):
-        conversion.refuse(
-            script,
-            site.call,
-            "a generator does not tell how many batches it gives: the ranks would make different numbers of steps",
-            "let it go on for ever and give `fit` its `steps_per_epoch`",
-        )
-        return
-    if not all(_goes_on(v) for v in script.values(run.source)):
-        conversion.refuse(
-            script,
-            site.call,
-            f"`{script.text(run.source)}` may end, after other numbers of batches on some ranks",
-            "let it go on for ever (`while True:`), and give `fit` its `steps_per_epoch`",
-        )
-        return
-    hvd = conversion.hvd(script, run.source)
-    turns = _islice(conversion, script, run.source)
-    conversion.add(Wrap(run.source, f"{turns}(..., {hvd}.rank(), None, {hvd}.size())"))
-    fewer_steps(conversion, script, steps)
+    if data_generators.take_turns(conversion, run):
+        _fewer_steps_of(conversion, run)
 
 
-def _goes_on(generator: Value) -> bool:
-    """Whether it never ends: all that it yields stands in a `while True:` that nothing leaves."""
-    function = generator.base.node if generator.base is not None else None
-    if not isinstance(function, ast.FunctionDef):
-        return False
-    loops = [s for s in function.body if isinstance(s, ast.While) and isinstance(s.test, ast.Constant) and s.test.value]
-    inside = {n for loop in loops for n in ast.walk(loop)}
-    leaves = any(isinstance(n, ast.Break | ast.Return | ast.Raise) for n in inside)
-    return bool(loops) and not leaves and all(n in inside for n in ast.walk(function) if isinstance(n, ast.Yield))
-
-
-def _islice(conversion: Conversion, script: Script, node: ast.expr) -> str:
-    """The name of `itertools.islice` in a file, imported where it is not."""
-    for name, bindings in script.names.module.bindings.items():
-        if all(b.kind == "import" and b.symbol in ("itertools", "itertools.islice") for b in bindings):
-            return name if bindings[0].symbol == "itertools.islice" else f"{name}.islice"
-    first = next((s for s in script.tree.body if isinstance(s, ast.Import | ast.ImportFrom)), None)
-    if first is None or (isinstance(first, ast.ImportFrom) and first.module == "__future__"):
-        conversion.refuse(
-            script, node, "there is no import beside which `itertools` could be imported", "import it first"
-        )
-        return "islice"
-    if "itertools" in {n for s in script.names.scopes.values() for n in s.bindings}:
-        conversion.refuse(script, node, "the name `itertools` is something else here")
-    conversion.add(Insert(first, "import itertools", after=False))
-    return "itertools.islice"
+def _fewer_steps_of(conversion: Conversion, run: Run) -> None:
+    steps = run.site.arguments.get("steps_per_epoch")
+    if steps is not None and not run.site.script.is_none(steps):
+        fewer_steps(conversion, run.site.script, steps)

@@ -1,4 +1,4 @@
-"""A program that trains with `fit` (Keras 2)."""
+"""A program that trains with `fit`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from rewriter.distribution.program import Way, unproven_compiles
 from rewriter.distribution.writes import saves_whole_models
 from rewriter.training import FITS, Run, Training, graph_mode, left_behind
 
-from . import callbacks, data, optimizers, rates
+from . import callbacks, data, keras3, optimizers, rates
 from .conversion import Conversion
 
 
@@ -22,16 +22,22 @@ def convert(conversion: Conversion, ways: list[Way]) -> None:
         conversion.refuse(conversion.script, ways[0].node, f"models of {old} are of an old copy of Keras")
     trainings = [t for t in program.trainings if t.fits]
     _every_fit_is_compiled(conversion, ways, trainings)
+    if of_keras3 := keras3.is_target(conversion):
+        conversion.module = "horovod.tensorflow"
+        keras3.check_optimizers(conversion)
     found: list[tuple[Training, Optimizer]] = []
+    unseen = ""  # why the optimizer of a training is not seen: Keras 3 has it at hand after `compile`
     for training in program.trainings:
         for use in training.unseen:
             conversion.refuse(use.script, use.node, use.reason)
         if not training.fits:
             continue  # it is only evaluated
         optimizer = optimizer_of(training)
-        if isinstance(optimizer, str):
+        if isinstance(optimizer, str) and of_keras3:
+            unseen = unseen or optimizer
+        elif isinstance(optimizer, str):
             conversion.refuse(training.script, training.compile.call, optimizer)
-        elif (rate := rate_of(optimizer.base)).kind == "own schedule":
+        elif not of_keras3 and (rate := rate_of(optimizer.base)).kind == "own schedule":
             conversion.refuse(
                 rate.script,
                 rate.expr or optimizer.expr,
@@ -47,14 +53,21 @@ def convert(conversion: Conversion, ways: list[Way]) -> None:
         data.split(conversion, run)
     if conversion.refusals:
         return
-    scaling = rates.scale(conversion, found)
+    scaling = rates.scale(conversion, found, unseen)
     for training, optimizer in found:
-        optimizers.distribute(conversion, training, optimizer, scaling.by_name.get(optimizer.base.expr, ""))
-        if saves_whole_models(program, ".keras"):
-            optimizers.keep_the_class(conversion, training)
+        rate_by_name = scaling.by_name.get(optimizer.base.expr, "")
+        if of_keras3:
+            keras3.give_rate(conversion, optimizer, rate_by_name)
+        else:
+            optimizers.distribute(conversion, training, optimizer, rate_by_name)
+            if saves_whole_models(program, ".keras"):
+                optimizers.keep_the_class(conversion, training)
+    for training in trainings if of_keras3 else ():
+        keras3.distribute(conversion, training)
     for run in runs:
         callbacks.together(conversion, run, scaling.warm_ups.get(run.site.call, ""))
-    callbacks.numbers_of_history(conversion)
+    if not of_keras3:
+        callbacks.numbers_of_history(conversion)
     _tell(conversion, runs, scaling)
 
 

@@ -243,7 +243,7 @@ def split(conversion: Conversion, places: list[Place]) -> None:
     """Split what the loops go through."""
     done: set[ast.AST] = set()
     for place in places:
-        loop, script = _of_data(conversion, place)
+        loop, script = data_loop(conversion, place)
         if loop is None:
             conversion.refuse(
                 place.script,
@@ -253,10 +253,15 @@ def split(conversion: Conversion, places: list[Place]) -> None:
             )
         elif loop not in done:
             done.add(loop)
-            _one(conversion, script, loop)
+            _one(conversion, script, loop, noise=_draws(place))
 
 
-def _of_data(conversion: Conversion, place: Place) -> tuple[Loop | None, Script]:
+def _draws(place: Place) -> bool:
+    """Whether random numbers of Python or NumPy are drawn while it trains."""
+    return any(s.called(c).startswith(("numpy.random.", "random.")) for s, c in _calls_in(place))
+
+
+def data_loop(conversion: Conversion, place: Place) -> tuple[Loop | None, Script]:
     """The innermost loop around a step that goes through data, also in a function that calls that of the step."""
     for loop in place.loops:
         if isinstance(loop, ast.For) and (_dataset_in(place.script, loop) is not None or _slices(place.script, loop)):
@@ -271,11 +276,11 @@ def _dataset_in(script: Script, loop: ast.For) -> ast.expr | None:
     return expr if any(v.kind in ("dataset", "tfds") for v in script.values(expr)) else None
 
 
-def _one(conversion: Conversion, script: Script, loop: Loop) -> None:
+def _one(conversion: Conversion, script: Script, loop: Loop, *, noise: bool) -> None:
     assert isinstance(loop, ast.For)
     source = _dataset_in(script, loop)
     if source is None:
-        _arrays(conversion, script, loop)
+        _arrays(conversion, script, loop, noise=noise)
         return
     steps = _taken(script, source)
     if steps is not None:
@@ -285,7 +290,7 @@ def _one(conversion: Conversion, script: Script, loop: Loop) -> None:
             for _, call in endless.seeds:
                 conversion.add(SetKeyword(call, "seed", "0"))
             for place in endless.places:
-                data.shard(conversion, place, endless=True)
+                data.shard(conversion, place, endless=True, noise=noise)
             data.fewer_steps(conversion, script, steps)
             return
     found = split_at(conversion.program, script, source)
@@ -304,7 +309,7 @@ def _one(conversion: Conversion, script: Script, loop: Loop) -> None:
     for _, call in found.seeds:
         conversion.add(SetKeyword(call, "seed", "0"))
     for place in found.places:
-        data.shard(conversion, place, endless=False)
+        data.shard(conversion, place, endless=False, noise=noise)
 
 
 def _taken(script: Script, source: ast.expr) -> ast.expr | None:
@@ -349,7 +354,7 @@ def _subscripts(node: ast.AST) -> bool:
     return any(isinstance(n, ast.Subscript) for n in ast.walk(node))
 
 
-def _arrays(conversion: Conversion, script: Script, loop: ast.For) -> None:
+def _arrays(conversion: Conversion, script: Script, loop: ast.For, *, noise: bool) -> None:
     """Each rank slices its own part of the arrays, which gets the array's name above the loops."""
     arrays = _slices(script, loop)
     outer = [n for n in script.enclosing(loop, ast.For, ast.While) if script.function_of(n) is script.function_of(loop)]
@@ -362,6 +367,7 @@ def _arrays(conversion: Conversion, script: Script, loop: ast.For) -> None:
                     script, problem, f"`{name}` is used for something else than the steps of the loop too"
                 )
                 return
+        data.same_data(conversion, script, uses[:1], noise=noise, eager=True)
         part = f"[{hvd}.rank():len({name}) // {hvd}.size() * {hvd}.size():{hvd}.size()]"
         conversion.add(Insert(first, f"{name} = {name}{part}", after=False))
     call = _bare(script, loop.iter)

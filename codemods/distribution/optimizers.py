@@ -15,7 +15,8 @@ from .conversion import Conversion
 def distribute(conversion: Conversion, training: Training, optimizer: Optimizer, rate: str) -> None:
     """Wrap the optimizer in `hvd.DistributedOptimizer`; `rate` is that of one which is given by name."""
     site = training.compile
-    _compile_arguments(conversion, training)
+    for name in LEFT_OUT:
+        leave_out(conversion, training, name)
     base = optimizer.base
     hvd = conversion.hvd(base.script, base.expr)
     if base.made == "string":
@@ -65,30 +66,32 @@ def _can_be_rebuilt(optimizer: Optimizer) -> bool:
     )
 
 
-def _compile_arguments(conversion: Conversion, training: Training) -> None:
-    """Horovod's operations are not compiled by XLA, and what it does per batch is not done in between."""
+#: Arguments of `compile` that do not go together with Horovod: values that are harmless, and why the others are not.
+LEFT_OUT: dict[str, tuple[tuple[object, ...], str]] = {
+    "jit_compile": ((False, None), "XLA cannot compile Horovod's operations everywhere"),
+    "steps_per_execution": ((1, None), "the first weights have to be shared after the first step"),
+}
+
+
+def leave_out(conversion: Conversion, training: Training, name: str) -> None:
+    """Take an argument out of `compile`."""
     site = training.compile
-    for name, harmless in (("jit_compile", (False, None)), ("steps_per_execution", (1, None))):
-        expr = site.arguments.get(name)
-        if expr is None or _is(site.script, expr, harmless):
-            continue
-        keyword = next((k for k in site.call.keywords if k.arg == name), None)
-        if keyword is not None:
-            conversion.add(DropKeyword(site.call, name))
-        elif name in site.arguments.keywords:
-            old = site.arguments.keywords[name].arg
-            conversion.add(DropKeyword(site.call, old or name))
-        else:
-            conversion.refuse(
-                site.script, expr, f"`{name}` does not go together with Horovod, and is not given by its name here"
-            )
-            continue
-        why = (
-            "`jit_compile` is left out: XLA cannot compile Horovod's operations everywhere"
-            if name == "jit_compile"
-            else "`steps_per_execution` is left out: the first weights have to be shared after the first step"
+    harmless, why = LEFT_OUT[name]
+    expr = site.arguments.get(name)
+    if expr is None or _is(site.script, expr, harmless):
+        return
+    keyword = next((k for k in site.call.keywords if k.arg == name), None)
+    if keyword is not None:
+        conversion.add(DropKeyword(site.call, name))
+    elif name in site.arguments.keywords:
+        old = site.arguments.keywords[name].arg
+        conversion.add(DropKeyword(site.call, old or name))
+    else:
+        conversion.refuse(
+            site.script, expr, f"`{name}` does not go together with Horovod, and is not given by its name here"
         )
-        conversion.note(why)
+        return
+    conversion.note(f"`{name}` is left out: {why}")
 
 
 def keep_the_class(conversion: Conversion, training: Training) -> None:

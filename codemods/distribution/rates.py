@@ -16,6 +16,7 @@ from rewriter.script import Script
 from rewriter.training import Run, Training, callbacks
 from rewriter.values import Value
 
+from . import keras3
 from .conversion import Conversion, operand
 from .data import is_of_part
 
@@ -66,29 +67,33 @@ class Scaling:
     by_name: dict[ast.expr, str] = field(default_factory=dict)
 
 
-def scale(conversion: Conversion, trainings: list[tuple[Training, Optimizer]]) -> Scaling:
-    """Scale every learning rate of the program, or none."""
+def scale(conversion: Conversion, trainings: list[tuple[Training, Optimizer]], unseen: str = "") -> Scaling:
+    """Scale every learning rate of the program, or none; `unseen`: why the rate of another training is not seen."""
     if not conversion.scaling:
         return Scaling(why="--no-lr-scaling")
     rates = {training: rate_of(optimizer.base) for training, optimizer in trainings}
     plans, floors, why = _callbacks(trainings)
-    why = why or next(filter(None, (_not_scaled(conversion, t, o, rates[t]) for t, o in trainings)), "")
+    why = unseen or why or next(filter(None, (_not_scaled(conversion, t, o, rates[t]) for t, o in trainings)), "")
     for script, node in set_elsewhere(conversion.program):
         why = why or f"`{script.text(node)}` is set elsewhere ({script.at(node)})"
     if plans and any(r.kind not in ("number", "default") for r in rates.values()):
         why = why or "a `LearningRateScheduler` sets the rate of an optimizer whose own rate is not seen"
     if why:
         return Scaling(why=why)
+    scheduled = {run.site.call for t, rate in rates.items() if rate.kind == "schedule" for run in t.fits}
     result = Scaling()
     for training, optimizer in trainings:
         _scale(conversion, [t for t, _ in trainings], training, optimizer, rates[training], result, planned=bool(plans))
+    for call in scheduled & set(result.warm_ups):  # another `compile` of this model has a schedule, which sets the rate
+        del result.warm_ups[call]
     for plan in plans:
         if plan.kind == "absolute":
             _scale_plan(conversion, plan, trainings)
         else:
             conversion.note("no warm-up: it would overrule the `LearningRateScheduler`")
+    square = " ** 0.5" if all(is_lamb(o.base) for _, o in trainings) else ""
     for script, floor in floors:
-        conversion.add(Wrap(floor, f"{operand(floor)} * {conversion.hvd(script, floor)}.size()"))
+        conversion.add(Wrap(floor, f"{operand(floor)} * {conversion.hvd(script, floor)}.size(){square}"))
     return result
 
 
@@ -145,7 +150,9 @@ def _not_scaled(conversion: Conversion, training: Training, optimizer: Optimizer
     """Why the rate of one optimizer cannot be scaled."""
     if rate.kind == "schedule":
         assert rate.schedule is not None
-        return _not_scaled_schedule(conversion, rate.schedule)
+        return not_scaled_schedule(conversion, rate.schedule)
+    if rate.kind == "own schedule":
+        return "the learning rate is a schedule of a class of its own, which counts the steps of one rank"
     if rate.kind == "unseen" and (rate.expr is not None or not _warms_up_once(training)):
         return rate.why
     return ""
@@ -190,6 +197,17 @@ def _same_loop(training: Training, run: Run) -> bool:
     return not isinstance(loops[1], ast.For | ast.While | ast.AsyncFor)
 
 
+def is_lamb(optimizer: Optimizer) -> bool:
+    """Whether an optimizer is LAMB, whose rate grows with the square root of the batch (You et al. 2020)."""
+    names = {optimizer.name} if optimizer.name else {v.name for v in optimizer.script.values(optimizer.expr)}
+    return {name.rpartition(".")[2].upper() for name in names} == {"LAMB"}
+
+
+def _default(conversion: Conversion, optimizer: Optimizer) -> str:
+    """The rate that an optimizer takes where none is given."""
+    return "0.001" if optimizer.name == "Lion" and keras3.is_target(conversion) else DEFAULT_RATES[optimizer.name]
+
+
 def _scale(
     conversion: Conversion,
     trainings: list[Training],
@@ -202,17 +220,17 @@ def _scale(
 ) -> None:
     base = optimizer.base
     size = f"{conversion.hvd(rate.script, base.call or base.expr)}.size()"
-    factor = f"{size} ** 0.5" if base.name.upper() == "LAMB" else size
+    factor = f"{size} ** 0.5" if is_lamb(base) else size
     first = ""  # the scaled rate, where it can be written down
     if rate.kind == "schedule":
         assert rate.schedule is not None
-        _scale_schedule(conversion, rate.schedule, factor)
+        scale_schedule(conversion, rate.schedule, factor)
         return
     if rate.kind == "default" and base.made == "string":
-        first = result.by_name[base.expr] = f"{DEFAULT_RATES[base.name]} * {factor}"
+        first = result.by_name[base.expr] = f"{_default(conversion, base)} * {factor}"
     elif rate.kind == "default":
         assert base.call is not None
-        first = f"{DEFAULT_RATES[base.name]} * {factor}"
+        first = f"{_default(conversion, base)} * {factor}"
         conversion.add(SetKeyword(base.call, "learning_rate", first))
     elif rate.kind == "number":
         assert rate.expr is not None and base.call is not None
@@ -238,7 +256,7 @@ def _scale(
 
 
 def _warm_up(conversion: Conversion, run: Run, optimizer: Optimizer, first: str, *, unseen: bool) -> str:
-    """The arguments of `LearningRateWarmupCallback`."""
+    """The arguments of `LearningRateWarmupCallback`, or of what a script with Keras 3 gets in its place."""
     site = run.site
     if not first or conversion.hvd(site.script, site.call) not in first:
         assert isinstance(site.call.func, ast.Attribute)
@@ -247,7 +265,10 @@ def _warm_up(conversion: Conversion, run: Run, optimizer: Optimizer, first: str,
         model = ast.unparse(site.call.func.value)
         first = f"float({model}.optimizer.learning_rate.numpy())"
         if unseen:
-            first += f" * {conversion.hvd(site.script, site.call)}.size()"
+            size = f"{conversion.hvd(site.script, site.call)}.size()"
+            first += f" * {size} ** 0.5" if is_lamb(optimizer) else f" * {size}"
+    if keras3.is_target(conversion):
+        return f"{first}, epochs={_epochs(run)}"
     text = f"initial_lr={first}, warmup_epochs={_epochs(run)}"
     if optimizer.name not in WITHOUT_MOMENTUM and not conversion.target.before(2, 11):
         text += ", momentum_correction=False"
@@ -274,7 +295,7 @@ def _scale_plan(conversion: Conversion, plan: Plan, trainings: list[tuple[Traini
     runs = [run for training, _ in trainings for run in training.fits]
     epochs = {_epochs(run) for run in runs}
     warm_up = epochs.pop() if len(epochs) == 1 else str(WARM_UP)
-    square = all(o.base.name.upper() == "LAMB" for _, o in trainings)
+    square = all(is_lamb(o.base) for _, o in trainings)
     size = f"{hvd}.size() ** 0.5" if square else f"{hvd}.size()"
     if isinstance(plan.function, ast.Lambda):
         epoch = plan.function.args.args[0].arg
@@ -297,7 +318,7 @@ def _progress(epoch: str, warm_up: str) -> str:
 # -- schedules -------------------------------------------------------------------------------------------------
 
 
-def _not_scaled_schedule(conversion: Conversion, schedule: Value) -> str:
+def not_scaled_schedule(conversion: Conversion, schedule: Value) -> str:
     name = schedule.name.rpartition(".")[2]
     script, call = schedule.script, schedule.node
     if name not in _SCHEDULES or script is None or not isinstance(call, ast.Call):
@@ -317,7 +338,7 @@ def _not_scaled_schedule(conversion: Conversion, schedule: Value) -> str:
     return ""
 
 
-def _scale_schedule(conversion: Conversion, schedule: Value, factor: str) -> None:
+def scale_schedule(conversion: Conversion, schedule: Value, factor: str) -> None:
     """Rates times the number of ranks; numbers of steps divided by it, as every rank makes fewer."""
     script, call = schedule.script, schedule.node
     assert script is not None and isinstance(call, ast.Call)

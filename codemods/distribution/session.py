@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from rewriter.distribution.feeds import Feeds, Unsplit, random_origins
+from rewriter.distribution.feeds import Feeds, Unsplit
 from rewriter.distribution.pipelines_v1 import pipeline_of
 from rewriter.distribution.program import Way
 from rewriter.distribution.steps import initialises, kind_of_run, only_looks, updates
@@ -91,7 +91,7 @@ def convert(conversion: Conversion, ways: list[Way]) -> None:
     else:
         conversion.note("effective batch: that of the script on every rank, times the number of ranks in all")
         conversion.note(
-            "learning rates are multiplied by the number of ranks (--no-lr-scaling leaves them)"
+            "learning rates are multiplied by the number of ranks, without a warm-up (--no-lr-scaling leaves them)"
             if conversion.scaling
             else "learning rates are as they were (--no-lr-scaling)"
         )
@@ -164,6 +164,8 @@ def _optimizers(conversion: Conversion, made: list[Optimizer]) -> None:
         updates = isinstance(func, ast.Attribute) and func.attr in ("minimize", "apply_gradients", "compute_gradients")
         if updates and call not in known:
             conversion.refuse(script, call, f"which optimizer `{script.text(func)}` belongs to is not seen")
+        elif updates and isinstance(func, ast.Attribute) and (strange := _other_optimizer(script, func.value, made)):
+            conversion.refuse(script, call, f"`{script.text(func.value)}` may also be `{strange}`, which is not known")
     gradients = [(s, c) for s, c in conversion.program.calls() if s.called(c) == "tensorflow.gradients"]
     if gradients:
         for script, call in conversion.program.calls():
@@ -174,6 +176,16 @@ def _optimizers(conversion: Conversion, made: list[Optimizer]) -> None:
                 "tensorflow.assign_add",
             ):
                 conversion.refuse(script, call, "variables are assigned beside gradients that are computed by hand")
+
+
+def _other_optimizer(script: Script, expr: ast.expr, made: list[Optimizer]) -> str:
+    """What else may be asked to train here than the optimizers that are seen: those of another library."""
+    known = {one.call for one in made} | {one.place for one in made}
+    for value in script.values(expr):
+        rewrites = value.name.endswith(".enable_mixed_precision_graph_rewrite")
+        if value.node not in known and not rewrites and value.kind != "parameter" and isinstance(value.node, ast.Call):
+            return (value.script or script).text(value.node.func)
+    return ""
 
 
 def _average(conversion: Conversion, one: Optimizer) -> None:
@@ -511,7 +523,7 @@ def _pipeline(conversion: Conversion, step: Feeds) -> None:
         node, reason, hint = found
         conversion.refuse(step.script, node or step.call, reason, hint)
         return
-    _seed(conversion, step, random_origins(found.script, [found.node]))
+    data.same_data(conversion, found.script, [found.node], noise=step.noise)
     hvd = conversion.hvd(found.script, found.node)
     conversion.add(Chain(found.node, f"shard({hvd}.size(), {hvd}.rank())"))
 
@@ -524,24 +536,7 @@ def _same_origins(conversion: Conversion, steps: list[Feeds]) -> None:
             if isinstance(r.binding.node, ast.arg):
                 callers = feeds.script.project.calls_of(feeds.function, feeds.script)  # type: ignore[arg-type]
                 nodes += [a for _, c, _ in callers for a in [*c.args, *(k.value for k in c.keywords)]]
-        _seed(conversion, feeds, random_origins(feeds.script, nodes))
-
-
-def _seed(conversion: Conversion, feeds: Feeds, draws: list[tuple[Script, ast.Call]]) -> None:
-    for script, call in draws:
-        name = script.called(call)
-        library = "random" if name.startswith("random.") else "numpy"
-        seed = "random.seed" if library == "random" else "numpy.random.seed"
-        if any(True for s in conversion.program.scripts for _ in s.calls_to(seed)):
-            continue
-        module = data.name_of_module(conversion.script, library)
-        own = name.endswith(("RandomState", "default_rng"))
-        if not module or feeds.noise or own:
-            reason = f"`{script.text(call)}` gives every rank other data, of which it would take a part"
-            conversion.refuse(script, call, reason, "set a seed first: `np.random.seed(0)`")
-            continue
-        conversion.seeds.add(f"{module}.seed(0)" if library == "random" else f"{module}.random.seed(0)")
-        conversion.note("a seed is set, for the data to be the same on every rank before it is split")
+        data.same_data(conversion, feeds.script, nodes, noise=feeds.noise)
 
 
 def _read_back(conversion: Conversion) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Callable
 
+from rewriter.distribution.sources import unlike_on_ranks
 from rewriter.edits import Insert
 from rewriter.environment import settings
-from rewriter.placement import NoPlace, Placement
+from rewriter.placement import NoPlace, Place, Placement, chooses_devices
 from rewriter.script import Script
 from rewriter.values import Value
 
@@ -32,13 +34,8 @@ def start(conversion: Conversion) -> None:
     script = conversion.script
     for owner in conversion.program.scripts:
         _check_devices(conversion, owner)
-    sites = [w.node for w in conversion.program.ways if isinstance(w.node, ast.Call)]
-    name = "tensorflow.config.set_visible_devices"
-    try:
-        place = Placement(conversion.program.reach, sites, name, devices=True, comes_after=uses_device).find()
-    except NoPlace as error:
-        reason = "`hvd.init()` has to come before anything that uses a device, and there is no such place"
-        conversion.refuse(script, error.node or script.tree.body[0], f"{reason}: {_plain(error.reason)}")
+    place = find(conversion, "`hvd.init()`", "tensorflow.config.set_visible_devices")
+    if place is None:
         return
     if script.function_of(place.anchor) is not None or script.parents[place.anchor] is not script.tree:
         conversion.refuse(
@@ -63,26 +60,47 @@ def start(conversion: Conversion) -> None:
             f'    {{tensorflow.config.set_visible_devices}}({gpus}[{hvd}.local_rank()], "GPU")'
         )
     for seed in sorted(conversion.seeds):
-        text += f"\n{seed}  # the order of the data is the same on every rank"
-    if conversion.seeds and not _has_imported(script, place.anchor, conversion.seeds):
-        reason = "what orders the data is imported too late to be seeded here"
-        conversion.refuse(script, place.anchor, reason, "set a seed before the data is shuffled")
+        line = f"{seed}  # the order of the data is the same on every rank"
+        late = imported_below(script, place.anchor, seed)
+        if late is None:
+            text += f"\n{line}"
+        elif script.parents[late] is script.tree and all(s is script for s, *_ in unlike_on_ranks(conversion.program)):
+            conversion.add(Insert(late, line))
+        else:
+            reason = "what orders the data is imported too late to be seeded here"
+            conversion.refuse(script, place.anchor, reason, "set a seed before the data is shuffled")
     conversion.add(Insert(place.anchor, text, after=place.after, blank_lines=1))
 
 
-def _has_imported(script: Script, anchor: ast.stmt, seeds: set[str]) -> bool:
-    """Whether the modules that are seeded have been imported up to a statement."""
-    modules = script.names.module.bindings
-    names = {seed.partition(".")[0] for seed in seeds}
-    return all(script.statement(modules[name][0].node).lineno <= anchor.lineno for name in names)
+def find(
+    conversion: Conversion, what: str, name: str, chooses: Callable[[ast.AST], bool] = chooses_devices
+) -> Place | None:
+    """Where a statement goes that uses `name` and has to come before anything that uses a device; refuses otherwise.
+
+    what: what it is called in a message. chooses: nodes that say which devices there are, which it must follow.
+    """
+    script = conversion.script
+    sites = [w.node for w in conversion.program.ways if isinstance(w.node, ast.Call)]
+    placement = Placement(conversion.program.reach, sites, name, devices=True, comes_after=uses_device, chooses=chooses)
+    try:
+        return placement.find()
+    except NoPlace as error:
+        reason = f"{what} has to come before anything that uses a device, and there is no such place"
+        node = error.node or script.tree.body[0]
+        conversion.refuse(script, node, f"{reason}: {_plain(error.reason, what)}")
+        return None
 
 
-def _plain(reason: str) -> str:
-    return (
-        reason.replace("the policy", "`hvd.init()`")
-        .replace("a policy", "`hvd.init()`")
-        .replace("layers are", "something is")
-    )
+def imported_below(script: Script, anchor: ast.stmt, seed: str) -> ast.stmt | None:
+    """The statement that first imports a module that is seeded, where it stands below another one."""
+    bindings = script.names.module.bindings.get(seed.partition(".")[0], ())
+    statements = [script.statement(b.node) for b in bindings]  # none: it is imported at the top with all else
+    first = min(statements, key=lambda s: s.lineno, default=None)
+    return first if first is not None and first.lineno > anchor.lineno else None
+
+
+def _plain(reason: str, what: str) -> str:
+    return reason.replace("the policy", what).replace("a policy", what).replace("layers are", "something is")
 
 
 def _check_devices(conversion: Conversion, script: Script) -> None:
@@ -98,7 +116,7 @@ def _check_devices(conversion: Conversion, script: Script) -> None:
                 conversion.refuse(script, node, "`TF_CONFIG` is set: the program is started on several hosts already")
     for call in script.calls_into("tensorflow"):
         name = script.called(call)
-        if name.endswith(("config.set_visible_devices", "experimental.set_visible_devices")) and _of_gpus(script, call):
+        if name.endswith(("config.set_visible_devices", "experimental.set_visible_devices")) and of_gpus(script, call):
             conversion.refuse(script, call, "it chooses the GPUs itself, the same for every process", "leave that out")
         elif name.endswith(("set_virtual_device_configuration", "set_logical_device_configuration")):
             conversion.refuse(script, call, "it divides devices itself, the same in every process", "leave that out")
@@ -110,7 +128,8 @@ def _check_devices(conversion: Conversion, script: Script) -> None:
                 )
 
 
-def _of_gpus(script: Script, call: ast.Call) -> bool:
+def of_gpus(script: Script, call: ast.Call) -> bool:
+    """Whether `set_visible_devices` is given GPUs."""
     kind = call.args[1] if len(call.args) > 1 else script.argument(call, "device_type")
     none = call.args and isinstance(call.args[0], ast.List) and not call.args[0].elts
     return not none and (kind is None or script.constant(kind) != "CPU")

@@ -22,7 +22,7 @@ from rewriter.loops.steps import (
 from rewriter.script import Script, own_nodes
 from rewriter.training import graph_mode
 
-from . import data, loops
+from . import data, keras3, loop_rates, loops
 from .conversion import Conversion
 from .names import Place, Unseen, at_place, variables_of
 
@@ -47,6 +47,10 @@ def convert(conversion: Conversion, ways: list[Way]) -> None:
                 average(conversion, script, tape)
     for step in found:
         _not_by_xla(conversion, step)
+    if not found:
+        conversion.refuse(
+            ways[0].script, ways[0].node, "no variables are trained with gradients: there is nothing to distribute"
+        )
     if conversion.refusals:
         return
     data.same_order(conversion)
@@ -59,10 +63,7 @@ def convert(conversion: Conversion, ways: list[Way]) -> None:
         return
     _share_first_weights(conversion, places)
     loops.progress_bars(conversion)
-    conversion.note(
-        "learning rates are as they were, and schedules count the steps of one rank: with more ranks, scale the rate "
-        "and warm it up by hand, and divide numbers of steps by `hvd.size()`"
-    )
+    loop_rates.scale(conversion, places)
     conversion.note("effective batch: that of the script on every rank, times the number of ranks in all")
     conversion.note("losses and metrics of training that rank 0 prints are of its own part of the data")
 
@@ -133,12 +134,16 @@ def average(conversion: Conversion, script: Script, tape: Tape, wrapper: str = "
     if not tape.gradients:
         conversion.refuse(script, tape.node, f"where gradients are taken of `{tape.name}` is not seen")
         return
-    kinds = set()
-    for gradient in tape.gradients:
-        assert isinstance(gradient.func, ast.Attribute)
-        kinds.add(_kind_of_sources(conversion, script, gradient))
+    kind_of = {gradient: _kind_of_sources(conversion, script, gradient) for gradient in tape.gradients}
+    kinds = set(kind_of.values())
     if kinds == {"inputs"}:
         return  # with respect to the inputs: a picture of the gradients, an attack
+    if keras3.is_target(conversion):
+        for gradient in (g for g, kind in kind_of.items() if kind == "variables"):
+            keras3.average(conversion, script, gradient)
+        for name in _other_uses(script, tape):
+            conversion.refuse(script, name, f"`{tape.name}` is used for something else than `gradient`")
+        return
     for gradient in tape.gradients:
         _can_be_averaged(conversion, script, tape, gradient)
     if len(kinds) > 1:
@@ -265,20 +270,25 @@ def _not_by_xla(conversion: Conversion, step: Step) -> None:
     functions = {f for f in [step.function, *step.script.enclosing(step.node, ast.FunctionDef)] if f is not None}
     callers = {s.script.function_of(s.call): s.script for s in step.sites}
     for function, script in [*((f, step.script) for f in functions), *callers.items()]:
-        for decorator in getattr(function, "decorator_list", ()):
-            if not is_tf_function(script, decorator) or not isinstance(decorator, ast.Call):
-                continue
-            for keyword in decorator.keywords:
-                if keyword.arg in ("jit_compile", "experimental_compile") and script.constant(keyword.value) not in (
-                    False,
-                    None,
-                ):
-                    conversion.add(DropKeyword(decorator, keyword.arg))
-                    conversion.note(f"`{keyword.arg}` is left out: XLA cannot compile Horovod's operations everywhere")
-                elif keyword.arg in (None, "jit_compile", "experimental_compile") and not isinstance(
-                    keyword.value, ast.Constant
-                ):
-                    conversion.refuse(script, decorator, "whether XLA compiles the step is not seen")
+        not_by_xla(conversion, script, function)
+
+
+def not_by_xla(conversion: Conversion, script: Script, function: ast.AST | None) -> None:
+    """Take `jit_compile=True` out of the `tf.function` of a function."""
+    for decorator in getattr(function, "decorator_list", ()):
+        if not is_tf_function(script, decorator) or not isinstance(decorator, ast.Call):
+            continue
+        for keyword in decorator.keywords:
+            if keyword.arg in ("jit_compile", "experimental_compile") and script.constant(keyword.value) not in (
+                False,
+                None,
+            ):
+                conversion.add(DropKeyword(decorator, keyword.arg))
+                conversion.note(f"`{keyword.arg}` is left out: XLA cannot compile Horovod's operations everywhere")
+            elif keyword.arg in (None, "jit_compile", "experimental_compile") and not isinstance(
+                keyword.value, ast.Constant
+            ):
+                conversion.refuse(script, decorator, "whether XLA compiles the step is not seen")
 
 
 # -- the first weights -----------------------------------------------------------------------------------------
@@ -354,12 +364,16 @@ def _to_share(conversion: Conversion, place: Place, step: Step) -> Iterator[str]
     """What a step trains and uses, as it is written at a place: models, variables, then optimizers."""
     known: list[str] = []
     for script, call in step.calls:
-        if isinstance(call.func, ast.Attribute) and call.func.attr == "gradient" and len(call.args) > 1:
-            found = variables_of(script, call.args[1])
+        sources = (
+            _sources(script, call) if isinstance(call.func, ast.Attribute) and call.func.attr == "gradient" else None
+        )
+        if sources is not None:
+            found = variables_of(script, sources)
             if isinstance(found, Unseen):
+                known += _single(conversion, place, script, call, sources) if keras3.is_target(conversion) else []
                 continue
             for owner, model in found.models:
-                known += _texts(conversion, place, owner, model, ".variables")
+                known += _variables(conversion, place, owner, model)
             for owner, mapping in found.mappings:
                 known += [f"list({t})" for t in _texts(conversion, place, owner, mapping, ".values()")]
             if found.single:
@@ -373,13 +387,37 @@ def _to_share(conversion: Conversion, place: Place, step: Step) -> Iterator[str]
             if isinstance(c, ast.ClassDef)
         )
         if not inside_model and any(v.kind == "model" for v in script.values(call.func)):
-            known += _texts(conversion, place, script, call.func, ".variables")
+            known += _variables(conversion, place, script, call.func)
     if not known:
         conversion.refuse(step.script, step.node, "which variables this step trains is not seen")
     for script, call in step.calls:
         if is_update(script, call) and isinstance(call.func, ast.Attribute):
-            known += _texts(conversion, place, script, call.func.value, ".variables()")
+            if keras3.is_target(conversion):
+                known += [keras3.values_of(t) for t in _texts(conversion, place, script, call.func.value, ".variables")]
+            else:
+                known += _texts(conversion, place, script, call.func.value, ".variables()")
     yield from dict.fromkeys(known)
+
+
+def _single(conversion: Conversion, place: Place, script: Script, gradient: ast.Call, variable: ast.expr) -> list[str]:
+    """A variable that gradients are taken of alone."""
+    values = script.values(variable)
+    if values and all(v.name == "tensorflow.Variable" for v in values):
+        return [f"[{text}]" for text in _texts(conversion, place, script, variable, "")]
+    if _kind_of_sources(conversion, script, gradient) == "variables":
+        text = script.text(variable)
+        conversion.refuse(
+            script, gradient, f"which variables `{text}` are is not seen: every rank has to begin with the same"
+        )
+    return []
+
+
+def _variables(conversion: Conversion, place: Place, script: Script, model: ast.expr) -> list[str]:
+    if not keras3.is_target(conversion):
+        return _texts(conversion, place, script, model, ".variables")
+    if not all(v.kind in ("model", "layer") for v in script.values(model)):
+        conversion.refuse(script, model, f"whether the variables of `{script.text(model)}` are of Keras is not known")
+    return [keras3.values_of(text) for text in _texts(conversion, place, script, model, ".weights")]
 
 
 def _texts(conversion: Conversion, place: Place, script: Script, expr: ast.expr, suffix: str) -> list[str]:

@@ -10,8 +10,9 @@ from rewriter.loops.steps import is_tape, is_update, tapes_in
 from rewriter.script import Script, own_nodes
 from rewriter.spelling import import_anchor
 
+from . import keras3
 from .conversion import Conversion
-from .tape import average
+from .tape import average, not_by_xla
 
 _TAPE = "DistributedGradientTape"
 
@@ -27,19 +28,23 @@ def convert(conversion: Conversion, ways: list[Way]) -> None:
 
 
 def _step(conversion: Conversion, script: Script, step: ast.FunctionDef) -> None:
+    not_by_xla(conversion, script, step)
     calls = [n for n in own_nodes(step) if isinstance(n, ast.Call)]
     tapes = tapes_in(script, iter(own_nodes(step)))
     minimized = {k.value.id for c in calls for k in c.keywords if k.arg == "tape" and isinstance(k.value, ast.Name)}
     updates = [c for c in calls if is_update(script, c)]
     myself = step.args.args[0].arg if step.args.args else "self"
+    of_keras3 = keras3.is_target(conversion)
     for update in updates:
         assert isinstance(update.func, ast.Attribute)
+        if of_keras3 and update.func.attr != "minimize":
+            continue  # whatever the optimizer is, what the tape gives is averaged
         if ast.unparse(update.func.value) != f"{myself}.optimizer":
             reason = f"`{script.text(update.func)}` is not of the optimizer that `compile` is given"
             conversion.refuse(script, update, reason)
         elif update.func.attr == "minimize" and script.argument(update, "tape") is None:
             conversion.refuse(script, update, f"`{script.text(update.func)}` takes the gradients itself")
-    if not updates and not any(_is_of_keras(c) for c in calls):
+    if not updates and not any(keras3.is_step_of_keras(c) or (of_keras3 and keras3.applies(c)) for c in calls):
         conversion.refuse(script, step, "where this `train_step` applies its gradients is not seen")
     if len(tapes) != sum(is_tape(script, c) for c in calls):
         conversion.refuse(script, step, "a tape is not opened by a `with`")
@@ -51,14 +56,6 @@ def _step(conversion: Conversion, script: Script, step: ast.FunctionDef) -> None
         average(conversion, script, tape, _TAPE)
     if any(isinstance(e, Insert) and f"= {_TAPE}(" in e.text and e.node in own_nodes(step) for e in conversion.edits):
         _import(conversion, script, step)
-
-
-def _is_of_keras(call: ast.Call) -> bool:
-    """`super().train_step(data)`."""
-    match call.func:
-        case ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr="train_step"):
-            return True
-    return False
 
 
 def _import(conversion: Conversion, script: Script, step: ast.FunctionDef) -> None:

@@ -19,13 +19,14 @@ def on_rank_0(conversion: Conversion) -> None:
         for cls in script.all(ast.ClassDef)
         if script.kind_of_class(cls) == "callback"
     ]
-    found = for_rank_0(conversion.program, callbacks)
+    found = for_rank_0(conversion.program, callbacks, conversion.alone)
     for problem in found.problems:
         conversion.refuse_problem(problem)
     for _, call in found.folders:
         conversion.add(SetKeyword(call, "exist_ok", "True"))
-    for statement, script in found.statements.items():
-        if any(s in found.statements for s in script.enclosing(statement, ast.stmt)):
+    statements = {**found.statements, **conversion.alone}
+    for statement, script in statements.items():
+        if any(s in statements for s in script.enclosing(statement, ast.stmt)):
             continue
         if _before_start(conversion, script, statement):
             continue  # no rank is known there

@@ -114,7 +114,7 @@ def element_of(dataset: Value) -> Element:
     if dataset.base is None:
         if name == "Dataset.from_tensor_slices":
             given = script.bind(call, "Dataset.from_tensor_slices").get("tensors")
-            return _slice(script, given) if given is not None else UNKNOWN
+            return row_of(script, given) if given is not None else UNKNOWN
         if name == "Dataset.range":
             return Tensor((), "int64")
         if dataset.name == "tensorflow_datasets.load":
@@ -169,25 +169,47 @@ _IMAGES = {"mnist": (28, 28), "fashion_mnist": (28, 28), "cifar10": (32, 32, 3),
 _SHAPED = frozenset("zeros ones empty random.random random.rand random.randn random.random_sample".split())
 
 
-def _slice(script: Script, node: ast.expr) -> Element:
+def row_of(script: Script, node: ast.expr) -> Element:
     value = script.value(node)
     if value is None:
         return UNKNOWN
     if value.kind == "sequence" and isinstance(value.node, ast.Tuple) and value.script:
-        return tuple(_slice(value.script, e) for e in value.node.elts)
+        return tuple(row_of(value.script, e) for e in value.node.elts)
     if value.kind == "mapping" and isinstance(value.node, ast.Dict) and value.script:
         keys = [k.value for k in value.node.keys if isinstance(k, ast.Constant)]
         if len(keys) == len(value.node.values):
-            return {str(k): _slice(value.script, v) for k, v in zip(keys, value.node.values, strict=True)}
+            return {str(k): row_of(value.script, v) for k, v in zip(keys, value.node.values, strict=True)}
     if value.kind == "sequence" and value.items:
         first = [v for v in value.items[0]]
         if all(v.kind == "constant" for item in value.items for v in item):
             return Tensor((), _python_type(first[0].literal))
     if is_text_list(script, node):
         return Tensor((), "string")
+    if isinstance(value.node, ast.ListComp) and value.script and _is_number(value.script, value.node.elt):
+        return Tensor((), "")
     if value.kind == "array":
         return Tensor(_array_shape(value), "")
     return UNKNOWN
+
+
+_NUMBERS = frozenset(
+    "random.randrange random.randint random.random random.uniform random.gauss builtins.int builtins.float "
+    "builtins.len builtins.bool builtins.ord".split()
+)
+
+
+def _is_number(script: Script, node: ast.expr, depth: int = 0) -> bool:
+    """Whether an expression is a number of Python's by how it is made."""
+    match node:
+        case ast.Constant():
+            return isinstance(node.value, int | float)
+        case ast.Call():
+            return script.called(node) in _NUMBERS
+        case ast.BinOp() if depth < 6:
+            return all(_is_number(script, side, depth + 1) for side in (node.left, node.right))
+        case ast.IfExp() if depth < 6:
+            return all(_is_number(script, side, depth + 1) for side in (node.body, node.orelse))
+    return False
 
 
 def _python_type(value: object) -> str:

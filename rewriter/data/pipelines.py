@@ -240,6 +240,13 @@ def consumers(script: Script) -> list[Use]:
     `fit`, `validation_data`, `evaluate`; loops and iterators whose code trains or runs a model; Estimators'
     input functions; `experimental_distribute_dataset`. Whether `use.node` is a dataset is not certain.
     """
+    facts, key = script.project.facts, f"consumers of {script.path} in {len(script.project.scripts)}"
+    if key not in facts:
+        facts[key] = _consumers(script)
+    return facts[key]  # type: ignore[return-value]
+
+
+def _consumers(script: Script) -> list[Use]:
     found: list[Use] = []
     for call in script.calls:
         match call.func:
@@ -261,11 +268,11 @@ def consumers(script: Script) -> list[Use]:
                 Use(script, body, "input_fn", _estimator_method(script, call), call)
                 for body in _results(script, function)
             ]
-    for node in ast.walk(script.tree):
-        if isinstance(node, ast.For | ast.AsyncFor):
-            iterated = _unwrapped(script, node.iter)
-            if any(v.kind == "dataset" for v in script.values(iterated)):
-                found.append(Use(script, iterated, "loop", "for", node))
+    loops: list[ast.For | ast.AsyncFor] = [*script.all(ast.For), *script.all(ast.AsyncFor)]
+    for node in loops:
+        iterated = _unwrapped(script, node.iter)
+        if any(v.kind == "dataset" for v in script.values(iterated)):
+            found.append(Use(script, iterated, "loop", "for", node))
     found = [
         u
         for u in found

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from ..script import Script
+from .lacking import Lack, by_horovod, by_strategy
 from .program import Program
 
 
@@ -27,30 +28,14 @@ def distributed(program: Program) -> tuple[Script, ast.AST, str] | None:
     return None
 
 
-#: What a program on Horovod calls, and what is wrong where none of it is there.
-_PARTS: tuple[tuple[frozenset[str], str], ...] = (
-    (frozenset({"init"}), "`hvd.init()` is not called"),
-    (
-        frozenset({"DistributedOptimizer", "DistributedGradientTape", "allreduce", "grouped_allreduce"}),
-        "nothing averages the gradients (`hvd.DistributedOptimizer` or `hvd.DistributedGradientTape`)",
-    ),
-    (
-        frozenset(
-            "BroadcastGlobalVariablesCallback BroadcastGlobalVariablesHook broadcast_variables broadcast_object "
-            "broadcast_global_variables TensorFlowKerasState TensorFlowState broadcast".split()
-        ),
-        "nothing gives every rank the same weights at the start (`BroadcastGlobalVariablesCallback`)",
-    ),
-    (frozenset({"local_rank"}), "no rank is pinned to a GPU of its own (`hvd.local_rank()`)"),
-    (frozenset({"size"}), "the data is not split over the ranks (`hvd.size()` is never asked for)"),
-    (frozenset({"rank"}), "every rank writes the same files (`hvd.rank()` is never asked for)"),
-)
-
-
 def missing(program: Program) -> Iterator[str]:
-    """What of a complete conversion a program on Horovod surely lacks."""
-    mentioned = {n.attr for script in program.scripts for n in script.all(ast.Attribute)}
-    mentioned |= {n.id for script in program.scripts for n in script.all(ast.Name)}
-    for names, what in _PARTS:
-        if not names & mentioned:
-            yield what
+    """What of a complete conversion a program that is distributed already surely lacks, with the line of each."""
+    found = distributed(program)
+    if found is None:
+        return
+    lacks: Iterator[Lack] = iter(())
+    if found[2] == "Horovod":
+        lacks = by_horovod(program)
+    elif found[2].strip("`").endswith(("Strategy", "StrategyV1")):
+        lacks = by_strategy(program)
+    yield from dict.fromkeys(f"{lack.what} ({lack.place})" if lack.place else lack.what for lack in lacks)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ..data.pipelines import reached
@@ -26,6 +27,7 @@ _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _KEEPING = frozenset("reshape astype transpose copy flatten ravel squeeze toarray tolist todense".split())
 _ATTRIBUTES = frozenset({"T", "values"})
 _SIZES = frozenset({"shape", "size", "ndim", "dtype"})
+_TENSORS = frozenset(f"tensorflow.random.{n}" for n in "normal uniform truncated_normal gamma poisson shuffle".split())
 _DRAWS = frozenset(
     "choice randint random random_sample rand randn uniform normal sample randrange standard_normal integers".split()
 )
@@ -525,7 +527,8 @@ class Feeds:
 
     def length_of(self, binding: Binding) -> str:
         """How the program asks for the number of samples."""
-        for load in self.script.names.loads(binding):
+        again = binding.scope.bindings.get(binding.name, [])  # `x, y = shuffle(x, y)`
+        for load in [load for b in (binding, *again) for load in self.script.names.loads(b)]:
             parent = self.script.parents.get(load)
             if isinstance(parent, ast.Subscript):  # `x[i:j].toarray()` of a sparse matrix, which has no `len`
                 parent = self.script.parents.get(parent)
@@ -864,28 +867,68 @@ def _in_main(script: Script, node: ast.AST) -> bool:
     return bool(blocks) and all(isinstance(b, ast.If) and is_main_guard(b) for b in blocks)
 
 
-def random_origins(script: Script, nodes: list[ast.AST]) -> list[tuple[Script, ast.Call]]:
-    """Draws of random numbers that what stands before the loop is made of, which differ from rank to rank."""
-    behind: list[ast.AST] = []
-    todo = list(nodes)
+def random_origins(script: Script, nodes: Sequence[ast.AST], *, eager: bool = False) -> list[tuple[Script, ast.Call]]:
+    """Draws of random numbers that data is made of before training, which differ from rank to rank; eager: also of
+    tensors."""
+    behind: dict[ast.AST, Script] = {}
+    todo = [(script, node) for node in nodes]
     while todo:
-        node = todo.pop()
-        if node in behind:
-            continue
-        behind.append(node)
-        for inner in ast.walk(node):
-            if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Load):
-                todo += [b.value for b in script.names.reaching(inner) if b.value is not None]
-    found = []
-    for owner, call in reached(script, behind):
-        name = owner.called(call)
-        seeded = name.endswith(("RandomState", "default_rng")) and (call.args or call.keywords)
-        state = owner.argument(call, "random_state") is not None
-        drawn = name.startswith(("numpy.random.", "random.", "sklearn.datasets.make_"))
-        receiver = call.func.value if isinstance(call.func, ast.Attribute) else None
-        own = receiver is not None and any(
-            v.name.endswith(("RandomState", "default_rng")) for v in owner.values(receiver)
-        )
-        if drawn and not seeded and not state and not own and not name.endswith(".seed"):
-            found.append((owner, call))
-    return found
+        owner, node = todo.pop()
+        if node not in behind:
+            behind[node] = owner
+            todo += [origin for inner in ast.walk(node) for origin in _origins(owner, inner)]
+    found: dict[ast.Call, Script] = {}
+    for node, owner in behind.items():
+        found.update({call: where for where, call in reached(owner, [node]) if _differs(where, call, eager=eager)})
+    return sorted(((where, call) for call, where in found.items()), key=lambda f: (f[0] is not script, f[1].lineno))
+
+
+def _origins(script: Script, node: ast.AST) -> Iterator[tuple[Script, ast.AST]]:
+    """What a name or an attribute has its value from, also what is put into it later."""
+    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+        yield from _elsewhere(script, node)
+    if not isinstance(node, ast.Name) or not isinstance(node.ctx, ast.Load):
+        return
+    for binding in script.names.reaching(node):
+        if binding.value is not None:
+            yield script, binding.value
+        elif binding.kind == "import":
+            yield from _elsewhere(script, node)
+        elif binding.kind == "parameter" and isinstance(binding.scope.node, ast.FunctionDef):
+            for owner, call, _ in script.project.calls_of(binding.scope.node, script):
+                yield from ((owner, a) for a in [*call.args, *(k.value for k in call.keywords)])
+        for load in script.names.loads(binding):
+            yield from ((script, put) for put in _put_into(script, load))
+
+
+def _elsewhere(script: Script, node: ast.expr) -> Iterator[tuple[Script, ast.AST]]:
+    for value in script.values(node):
+        if value.script is not None and isinstance(value.node, ast.expr) and value.node is not node:
+            yield value.script, value.node
+
+
+def _put_into(script: Script, load: ast.Name) -> list[ast.expr]:
+    """`x[i] = drawn`, `x[i] += drawn`, `xs.append(drawn)`."""
+    parent = script.parents.get(load)
+    if isinstance(parent, ast.Subscript) and isinstance(parent.ctx, ast.Store):
+        statement = script.statement(parent)
+        value = getattr(statement, "value", None)
+        return [value] if isinstance(value, ast.expr) else []
+    call = script.parents.get(parent) if isinstance(parent, ast.Attribute) else None
+    grows = isinstance(parent, ast.Attribute) and parent.attr in ("append", "extend", "insert")
+    return call.args if grows and isinstance(call, ast.Call) and call.func is parent else []
+
+
+def _differs(script: Script, call: ast.Call, *, eager: bool) -> bool:
+    """Whether a call draws numbers that are others in every process."""
+    name = script.called(call)
+    if eager and name in _TENSORS:  # not those of a model, which draws in every step
+        return script.argument(call, "seed") is None and not any(script.enclosing(call, ast.ClassDef))
+    if not name.startswith(("numpy.random.", "random.", "sklearn.datasets.make_")) or name.endswith(".seed"):
+        return False
+    receiver = call.func.value if isinstance(call.func, ast.Attribute) else None
+    made = receiver is not None and any(
+        v.name.endswith(("RandomState", "default_rng")) for v in script.values(receiver)
+    )
+    seeded = name.endswith(("RandomState", "default_rng")) and (call.args or call.keywords)
+    return not made and not seeded and script.argument(call, "random_state") is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,6 +13,7 @@ from ..data.pipelines import related
 from ..reach import Reach, reach_of
 from ..script import Script, Site
 from ..training import FITS, TESTS, Training, compiles_something_else, trainings
+from ..values import Value
 
 WayKind = Literal["fit", "train_step", "train_on_batch", "tape", "session", "monitored", "estimator"]
 
@@ -127,6 +129,32 @@ _MONITORED = frozenset(
 )
 
 
+#: What makes an Estimator, also those that are not converted.
+ESTIMATORS = re.compile(
+    r"tensorflow\.((contrib\.(learn|tpu|estimator)|estimator(\.(tpu|experimental))?)"
+    r"\.(Estimator|SVM|KMeans|\w+(Estimator|Classifier|Regressor))|keras\.estimator\.model_to_estimator)$"
+)
+
+
+def is_estimator(value: Value) -> bool:
+    """What makes an Estimator, or `est.train(...)`, which gives it back."""
+    call, script = value.node, value.script
+    if not isinstance(call, ast.Call):
+        return False
+    if value.name == "train" and isinstance(call.func, ast.Attribute) and script is not None:
+        return any(map(is_estimator, script.values(call.func.value)))
+    return bool(ESTIMATORS.match(value.name))
+
+
+def trains_estimator(script: Script, call: ast.Call) -> bool:
+    """`est.train(...)` of an Estimator, or `train_and_evaluate(...)`."""
+    if script.called(call) == "tensorflow.estimator.train_and_evaluate":
+        return True
+    func = call.func
+    named = isinstance(func, ast.Attribute) and func.attr == "train"
+    return named and any(map(is_estimator, script.values(func.value)))  # type: ignore[attr-defined]
+
+
 def _by_what_is_called(script: Script, call: ast.Call) -> WayKind | None:
     name = script.called(call)
     if name == "tensorflow.GradientTape":
@@ -135,9 +163,7 @@ def _by_what_is_called(script: Script, call: ast.Call) -> WayKind | None:
         return "session"
     if name in _MONITORED:
         return "monitored"
-    if name.startswith("tensorflow.estimator.") and name.endswith(("Estimator", "train_and_evaluate")):
-        return "estimator"
-    if name.endswith(("model_to_estimator",)):
+    if ESTIMATORS.match(name) or trains_estimator(script, call):
         return "estimator"
     match call.func:
         case ast.Attribute(value=receiver, attr="minimize" | "apply_gradients"):

@@ -15,7 +15,7 @@ from ..data.pipelines import in_function_of
 from ..scopes import Binding
 from ..script import Script
 from ..training import FITS
-from .program import Program
+from .program import Program, trains_estimator
 from .sources import Problem
 from .steps import kind_of_run
 
@@ -72,10 +72,13 @@ def trains(script: Script, node: ast.AST) -> bool:
     from ..data.pipelines import reached
 
     return any(
-        isinstance(c.func, ast.Attribute)
-        and (
-            c.func.attr in (*FITS, "train_on_batch", "apply_gradients", "gradient")
-            or kind_of_run(owner, c) in ("train", "init")
+        trains_estimator(owner, c)
+        or (
+            isinstance(c.func, ast.Attribute)
+            and (
+                c.func.attr in (*FITS, "train_on_batch", "apply_gradients", "gradient")
+                or kind_of_run(owner, c) in ("train", "init")
+            )
         )
         for owner, c in reached(script, [node])
     )
@@ -100,12 +103,15 @@ class Guarded:
     problems: list[Problem] = field(default_factory=list)
 
 
-def for_rank_0(program: Program, apart: Iterable[ast.AST] = ()) -> Guarded:
-    """What of a program only rank 0 should do. apart: classes that are dealt with otherwise, such as callbacks."""
+def for_rank_0(program: Program, apart: Iterable[ast.AST] = (), alone: Iterable[ast.AST] = ()) -> Guarded:
+    """What of a program only rank 0 should do.
+
+    apart: classes that are dealt with otherwise, such as callbacks. alone: statements that only rank 0 runs anyway.
+    """
     found = Guarded()
-    skipped = tuple(apart)
+    skipped = (*apart, *alone)
     for script, call in program.calls():
-        if any(node in skipped for node in script.enclosing(call, ast.ClassDef)):
+        if any(node in skipped for node in script.enclosing(call, ast.ClassDef, ast.stmt)):
             continue
         if script.called(call) == "os.makedirs":
             exists = script.argument(call, "exist_ok")
@@ -170,6 +176,7 @@ def _is_training_data(program: Program, script: Script, call: ast.Call) -> bool:
     if any(v.kind == "model" or v.name == "tensorflow.train.Saver" for v in receiver):
         return False
     fits = [s.call for s in program.sites(*FITS)]
+    fits += [c for s, c in program.calls() if trains_estimator(s, c)]
     here = [f for f in fits if f in script.names.parents and script.function_of(f) is script.function_of(call)]
     if here and all(f.lineno < call.lineno for f in here):
         return False
@@ -338,8 +345,20 @@ def _was_bound(script: Script, bindings: list[Binding], mine: list[Binding], sta
     """`model = load_model(...)` where `model` had a value before: the other ranks keep that."""
     block = script.parents.get(statement)
     for b in bindings:
-        if b not in mine and getattr(b.node, "lineno", 10**9) < statement.lineno:
+        if b not in mine and getattr(b.node, "lineno", 10**9) < statement.lineno and not _deleted(script, b, statement):
             around = script.parents.get(script.statement(b.node)) if not isinstance(b.node, ast.arg) else block
             if around is block or isinstance(around, ast.Module | ast.FunctionDef):
                 return True
     return False
+
+
+def _deleted(script: Script, binding: Binding, statement: ast.stmt) -> bool:
+    """`del model` between the two."""
+    return any(
+        isinstance(target, ast.Name)
+        and target.id == binding.name
+        and getattr(binding.node, "lineno", 0) < target.lineno < statement.lineno
+        and script.names.scope_of(target) is script.names.scope_of(statement)
+        for deletion in script.all(ast.Delete)
+        for target in deletion.targets
+    )

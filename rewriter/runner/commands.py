@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -17,7 +18,7 @@ from ..files import write
 from ..requirements import InterpreterError
 from . import process, report
 from .sandbox import SandboxError
-from .validate import Conditions, Progress, Script, Validation, absolute, pair
+from .validate import Conditions, Progress, Script, Validation, absolute, pair, start_of
 from .validate import validate as judge
 
 if TYPE_CHECKING:
@@ -112,6 +113,7 @@ def run(
 ) -> Validation:
     """A validation whose progress is shown on a terminal."""
     gc.enable()  # the command line has switched it off, for runs of a second
+    conditions = replace(conditions, start=start_of(after))
     with progress() as tell:
         return judge(before, after, conditions, level, seeds=seeds, pairs=pairs, progress=tell)
 

@@ -16,6 +16,9 @@ The configuration:
     samples         stop when training has seen so many (on all ranks together); 0: no limit
     steps           stop after so many training steps; 0: no limit
     seconds         stop so many seconds after the first training step; 0: no limit
+    updates         in parity runs, {"every": N, "rates": [[...], ...]}: N batches make one update, as those of N ranks
+                    do, at these learning rates (for each optimizer; none: its own). What was done is recorded
+    replicas        so many logical CPUs for a `MirroredStrategy` where there is no GPU
     synthetic       a Python file with `install(name, module)`, called for imported modules whose data sets it replaces
 """
 
@@ -70,6 +73,7 @@ class Recorder:
         self.closing = self.done = False
         self.ending = "finished"  # what the end of the process means
         self.forks = 0
+        self.replicas = 1  # of a strategy, in all processes
         self.child = self.told = False  # a fork of the process that is recorded; and that it trains was told
         self.lock = threading.RLock()
         path = os.path.join(config["records"], "rank-%d.jsonl" % self.rank)
@@ -141,8 +145,9 @@ class Recorder:
             if not self.done and not self.closing and not self.child:
                 self.closing = True
                 close_loops()
-                if self.parity and self.size > 1 and reason in ("finished", "budget"):
-                    for hooks in HOOKS:
+                for hooks in HOOKS if self.parity and reason in ("finished", "budget") else ():
+                    hooks.updates.tell()
+                    if self.size > 1:
                         hooks.tell_weights()
                 self.done = True
                 self.emit(
@@ -153,6 +158,7 @@ class Recorder:
                     wait=round(self.wait, 6),
                     overhead=round(self.overhead, 6),
                     rates=rates(self),
+                    replicas=self.replicas,
                 )
             if reason == "budget":
                 sys.stdout.flush()
@@ -278,14 +284,16 @@ class Tap:
     """Counters that live on the device and are added to from inside a traced step, which Python cannot watch.
 
     One vector: steps, samples, then in parity runs the sums of the data and the one that tells their order, the
-    gradients' zeros and elements, and the loss of the last step.
+    gradients' zeros and elements, and the loss of the last step, of every replica here: what they apply is the sum.
     """
 
     STEPS, SAMPLES, SUMS, ORDER, ZEROS, ELEMENTS, LOSS = 0, 1, slice(2, 7), 7, 8, 9, 10
-    LENGTH = 11
+    REPLICAS = 16
+    LENGTH = 10 + REPLICAS
 
     def __init__(self, tf, parity):
         self.tf, self.parity = tf, parity
+        self.labels = True  # whether the batches that are counted have them
         # A thread of its own is in no function and in no strategy's scope, which would make a variable a replica.
         thread = threading.Thread(target=self.make)
         thread.start()
@@ -336,9 +344,10 @@ class Tap:
 
     def loss(self, target):
         tf = self.tf
-        value = tf.reduce_mean(tf.cast(target, tf.float64))
-        old = self.variable[self.LOSS]
-        self.add([tf.constant(0.0, tf.float64)] * self.LOSS + [first_replica(tf) * (value - old)])
+        replica, local, workers = replicas(tf)
+        value = workers * tf.reduce_mean(tf.cast(target, tf.float64))
+        place = self.LOSS + replica % local % self.REPLICAS
+        self.add([tf.constant(0.0, tf.float64)] * place + [value - self.variable[place]])
 
     def add(self, values):
         tf = self.tf
@@ -359,9 +368,20 @@ def zeros_of(tf, gradients):
 
 def first_replica(tf):
     """1.0 where a step is traced for the first replica here, which alone counts it and tells its loss, else 0.0."""
+    replica, local, _ = replicas(tf)
+    return 0.0 if replica % local else 1.0
+
+
+def replicas(tf):
+    """The number of the replica that is traced, how many there are in this process, and how many such processes."""
     context = tf.distribute.get_replica_context()
-    replica = tf.get_static_value(tf.convert_to_tensor(context.replica_id_in_sync_group)) if context else 0
-    return 0.0 if replica and replica % len(context.strategy.extended.worker_devices) else 1.0
+    if context is None or context.num_replicas_in_sync < 2:
+        return 0, 1, 1
+    for hooks in HOOKS:
+        hooks.recorder.replicas = max(hooks.recorder.replicas, context.num_replicas_in_sync)
+    local = len(context.strategy.extended.worker_devices)
+    replica = tf.get_static_value(tf.convert_to_tensor(context.replica_id_in_sync_group))
+    return int(replica or 0), local, max(context.num_replicas_in_sync // local, 1)
 
 
 def rows(tf, tensor):
@@ -417,7 +437,7 @@ class Loop:
         if steps:
             self.seen = values
             if self.kind == "tape" and self.recorder.parity:
-                loss = values[Tap.LOSS]
+                loss = sum(values[Tap.LOSS :])
             self.step(steps, samples, loss, self.moment)
 
     def add(self, sums):
@@ -457,7 +477,9 @@ class Loop:
         """What an epoch has seen: `sums` where Python saw the batches, else what the tap has counted."""
         values = tap.read() if tap else [0.0] * Tap.LENGTH
         order = self.order if sums else values[Tap.ORDER]
-        count, *sums = sums or [values[Tap.SAMPLES]] + values[Tap.SUMS]
+        if not sums:
+            sums = [values[Tap.SAMPLES]] + values[Tap.SUMS][: 5 if tap is None or tap.labels else 2]
+        count, *sums = sums
         zeros, elements = values[Tap.ZEROS], values[Tap.ELEMENTS]
         if self.zeros and part == "train":
             zeros, elements = (number(value) for value in self.zeros)
@@ -489,6 +511,278 @@ def close_loops():
     del OPEN[:]
 
 
+# -- updates ---------------------------------------------------------------------------------------------------
+
+
+class Applied:
+    """What one optimizer was given for the same variables, and how often it has updated them."""
+
+    LENGTH = 1 << 16  # of the updates whose learning rates are kept
+
+    def __init__(self, updates, variables):
+        self.tf, self.every, self.place = updates.tf, updates.every, len(updates.applied)
+        self.variables = variables  # keeps their ids
+        self.replayed = updates.rates[self.place] if self.place < len(updates.rates) else []
+        self.schedule = None
+        thread = threading.Thread(target=self.make)  # see `Tap`
+        thread.start()
+        thread.join()
+
+    def make(self):
+        tf = self.tf
+
+        def variable(value, kind):
+            return tf.Variable(value, trainable=False, dtype=kind, name="measured")
+
+        self.batches, self.updates = variable(0, tf.int64), variable(0, tf.int64)
+        self.log = variable(tf.zeros([self.LENGTH]), tf.float32)
+        self.rate = variable(0.0, tf.float32)
+        self.table = variable(self.replayed, tf.float32) if self.replayed else None
+        self.sums = []
+        for one in self.variables if self.every > 1 else ():
+            self.sums.append(variable(tf.zeros([int(n) for n in one.shape], one.dtype), one.dtype))
+
+    def step(self, optimizer, gradients, proceed):
+        """A batch's gradients: `proceed(gradients)` updates, with their mean where several batches make an update."""
+        tf = self.tf
+        if self.every < 2:
+            self.before(optimizer)
+            return proceed(gradients)
+        for total, gradient in zip(self.sums, gradients):
+            if gradient is not None:
+                total.assign_add(tf.cast(tf.convert_to_tensor(gradient), total.dtype) / self.every)
+        batches = self.batches.assign_add(1)
+
+        def update():
+            self.before(optimizer)
+            means = [None if g is None else tf.convert_to_tensor(s) for s, g in zip(self.sums, gradients)]
+            proceed(means)
+            for total in self.sums:
+                total.assign(tf.zeros_like(total))
+            return tf.constant(True)
+
+        if not tf.executing_eagerly():
+            tf.cond(tf.equal(tf.convert_to_tensor(batches) % self.every, 0), update, lambda: tf.constant(False))
+        elif int(batches) % self.every == 0:
+            update()
+        return optimizer.iterations
+
+    def before(self, optimizer):
+        """Sets the learning rate of the update that comes, and keeps it."""
+        tf = self.tf
+        optimizer = unwrapped(optimizer)
+        if self.table is not None:
+            self.rate.assign(tf.gather(self.table, tf.minimum(self.updates, len(self.replayed) - 1)))
+            self.replay(optimizer)
+        place = tf.minimum(self.updates, self.LENGTH - 1)
+        rate = tf.cast(tf.convert_to_tensor(rate_of(optimizer)), tf.float32)
+        self.log.scatter_nd_update([[place]], [tf.reshape(rate, [])])
+        self.updates.assign_add(1)
+
+    def replay(self, optimizer):
+        """The optimizer takes `rate`: a schedule is replaced, a variable set."""
+        hyper = optimizer.__dict__.get("_hyper")
+        source = hyper.get("learning_rate") if hyper else getattr(optimizer, "_learning_rate", None)
+        if hasattr(source, "assign"):
+            source.assign(self.tf.cast(self.rate, source.dtype))
+            if hyper:
+                optimizer._initial_decay = 0.0
+        elif source is not self.schedule or source is None:
+            bases = [cls for cls in type(source).__mro__ if cls.__name__ == "LearningRateSchedule"]
+            rate = self.rate
+            body = {
+                "__init__": lambda self: None,
+                "__call__": lambda self, step=None: rate.read_value(),
+                "get_config": getattr(source, "get_config", lambda self: {}),
+            }
+            self.schedule = type("Replayed", tuple(bases[:1]), body)()
+            if hyper:
+                hyper["learning_rate"] = self.schedule
+            else:
+                optimizer._learning_rate = self.schedule
+
+    def told(self):
+        count = int(self.updates.numpy())
+        return count, [float(rate) for rate in self.log.numpy()[: min(count, self.LENGTH)]]
+
+
+class AppliedInGraph:
+    """The same for an optimizer of TensorFlow 1: what earlier batches gave is fed, as `Session.run` is hooked."""
+
+    def __init__(self, updates, optimizer, pairs, proceed):
+        self.tf, self.every = updates.tf, updates.every
+        place = len(updates.applied)
+        self.replayed = updates.rates[place] if place < len(updates.rates) else []
+        self.batches, self.sums, self.rates = 0, None, []
+        self.gradients, self.kept, self.go = [], [], None
+        name = next((n for n in ("_lr", "_learning_rate") if getattr(optimizer, n, None) is not None), None)
+        self.rate = getattr(optimizer, name) if name else None
+        v1 = self.tf.compat.v1
+        with v1.name_scope("measured"):
+            if self.rate is not None:
+                self.rate = self.rate() if callable(self.rate) else self.rate
+                self.rate = self.tf.cast(self.tf.convert_to_tensor(self.rate), self.tf.float32)
+            if self.replayed and name:
+                self.rate = v1.placeholder_with_default(self.rate, [])
+                setattr(optimizer, name, self.rate)
+            if self.every > 1:
+                pairs = self.put_together(v1, pairs)
+        self.operation = self.conditional(v1, lambda: proceed(pairs)) if self.every > 1 else proceed(pairs)
+
+    def put_together(self, v1, pairs):
+        self.go = v1.placeholder_with_default(self.tf.constant(True), [])
+        means = []
+        for gradient, variable in pairs:
+            if gradient is not None:
+                gradient = self.tf.convert_to_tensor(gradient)
+                self.gradients.append(gradient)
+                self.kept.append(v1.placeholder_with_default(self.tf.zeros_like(gradient), gradient.shape))
+                gradient = (gradient + self.kept[-1]) / self.every
+            means.append((gradient, variable))
+        return means
+
+    def conditional(self, v1, proceed):
+        def update():
+            with v1.control_dependencies([proceed()]):
+                return self.tf.constant(True)
+
+        return self.tf.group(v1.cond(self.go, update, lambda: self.tf.constant(False)))
+
+    def asked(self):
+        """What a training step fetches besides what it is asked for, and what it is fed."""
+        fetches, feeds = {}, {}
+        if self.rate is not None:
+            fetches["rate"] = self.rate
+        if self.every > 1:
+            fetches["gradients"] = self.gradients
+            feeds[self.go] = self.goes()
+            feeds.update(zip(self.kept, self.sums or ()))
+        if self.replayed:
+            feeds[self.rate] = self.replayed[min(len(self.rates), len(self.replayed) - 1)]
+        return fetches, feeds
+
+    def goes(self):
+        return (self.batches + 1) % self.every == 0
+
+    def done(self, fetched):
+        if self.every < 2 or self.goes():
+            self.rates.append(float(fetched.get("rate", math.nan)))
+            self.sums = None
+        else:
+            given = fetched["gradients"]
+            self.sums = [a + b for a, b in zip(self.sums, given)] if self.sums else list(given)
+        self.batches += 1
+
+    def told(self):
+        return len(self.rates), self.rates
+
+
+class Updates:
+    """Stands where optimizers apply gradients."""
+
+    def __init__(self, recorder, asked):
+        self.recorder, self.every, self.rates = recorder, asked.get("every", 1), asked.get("rates", [])
+        self.active = bool(asked) and recorder.parity
+        self.tf = None
+        self.applied = []  # in the order of their first use
+        self.known = {}
+        self.local = threading.local()
+
+    def apply(self, optimizer, name, original, args, kwargs):
+        """In place of `apply_gradients` or `apply` of a Keras optimizer."""
+        tf = self.tf
+        if not self.active or getattr(self.local, "inside", False) or not outside_of_graphs(tf):
+            return original(optimizer, *args, **kwargs)
+        if self.every > 1 and tf.distribute.get_strategy().num_replicas_in_sync > 1:
+            return original(optimizer, *args, **kwargs)
+        args = [list(args[0]), *args[1:]] if args and name == "apply_gradients" else args  # it may be an iterator
+        self.local.inside = True
+        try:
+            try:
+                gradients, variables, proceed = taken_apart(optimizer, name, original, args, kwargs)
+                if first_replica(tf) != 1.0:
+                    return proceed(gradients)
+                one = self.of(optimizer, variables)
+            except Exception:
+                self.recorder.trouble("joining an optimizer")
+                return original(optimizer, *args, **kwargs)
+            return one.step(optimizer, gradients, proceed)
+        finally:
+            self.local.inside = False
+
+    def of(self, optimizer, variables):
+        key = (id(optimizer), tuple(map(id, variables)))
+        if key not in self.known:
+            with self.tf.init_scope():
+                if hasattr(optimizer, "_create_all_weights"):
+                    optimizer._create_all_weights(variables)
+                elif not getattr(optimizer, "built", False):
+                    optimizer.build(variables)
+            self.known[key] = Applied(self, variables), optimizer
+            self.applied.append(self.known[key][0])
+        return self.known[key][0]
+
+    def apply_in_graph(self, optimizer, original, args, kwargs):
+        """In place of `apply_gradients` of an optimizer of TensorFlow 1."""
+        graph = self.tf.compat.v1.get_default_graph()
+        if not self.active or getattr(self.local, "inside", False) or type(graph) is not self.tf.Graph:
+            return original(optimizer, *args, **kwargs)
+        if self.tf.executing_eagerly():
+            return original(optimizer, *args, **kwargs)
+        if graph._get_control_flow_context() is not None:  # nothing in a loop or a conditional can be fetched
+            return original(optimizer, *args, **kwargs)
+        self.local.inside = True
+        try:
+            args = list(args)
+            pairs = list(args.pop(0) if args else kwargs.pop("grads_and_vars"))
+            one = AppliedInGraph(self, optimizer, pairs, lambda some: original(optimizer, some, *args, **kwargs))
+            self.applied.append(one)
+            return one.operation
+        finally:
+            self.local.inside = False
+
+    def tell(self):
+        for one in self.applied:
+            try:
+                count, rates = one.told()
+            except Exception:
+                self.recorder.trouble("reading the learning rates")
+                continue
+            runs = []  # [rate, how often]
+            for rate in rates:
+                rate = None if math.isnan(rate) else rate
+                if runs and runs[-1][0] == rate:
+                    runs[-1][1] += 1
+                else:
+                    runs.append([rate, 1])
+            self.recorder.emit("updates", count=count, rates=runs, every=self.every)
+
+
+def outside_of_graphs(tf):
+    return tf.executing_eagerly() or tf.compat.v1.executing_eagerly_outside_functions()
+
+
+def taken_apart(optimizer, name, original, args, kwargs):
+    """The gradients and variables that an optimizer is called with, and the call with other gradients."""
+    args, kwargs = list(args), dict(kwargs)
+    if name == "apply":
+        gradients = list(args.pop(0) if args else kwargs.pop("grads"))
+        variables = args.pop(0) if args else kwargs.pop("trainable_variables", None)
+        variables = list(optimizer._trainable_variables if variables is None else variables)
+        return gradients, variables, lambda some: original(optimizer, list(some), variables, *args, **kwargs)
+    pairs = list(args.pop(0) if args else kwargs.pop("grads_and_vars"))
+    gradients, variables = [g for g, _ in pairs], [v for _, v in pairs]
+    return gradients, variables, lambda some: original(optimizer, list(zip(some, variables)), *args, **kwargs)
+
+
+def rate_of(optimizer):
+    """The learning rate of the update that comes."""
+    if hasattr(optimizer, "_decayed_lr"):
+        return optimizer._decayed_lr("float32")
+    rate = getattr(optimizer, "_learning_rate", math.nan)
+    return rate(optimizer.iterations) if callable(rate) and not hasattr(rate, "assign") else rate
+
+
 # -- hooks -----------------------------------------------------------------------------------------------------
 
 
@@ -512,6 +806,7 @@ class Hooks:
         self.trained = []  # models and variables
         self.sessions_open = {}  # those that have trained: how to read their weights
         self.evaluated = {}  # by graph: sums over what its session runs read without training
+        self.updates = Updates(recorder, config.get("updates") or {})
 
     # Hooks are quiet inside what is already measured from outside.
     @property
@@ -556,10 +851,12 @@ class Hooks:
     # -- TensorFlow ----------------------------------------------------------------------------------------------
 
     def tensorflow(self, tf):
-        self.tf = tf
+        self.tf = self.updates.tf = tf
         self.version = tuple(int(part) for part in tf.__version__.split(".")[:2])
         self.v1 = tf.compat.v1
         seed_tensorflow(tf, self.version, self.recorder, not self.config.get("unseeded"))
+        if self.config.get("replicas", 1) > 1:
+            divide_cpu(tf, self.config["replicas"])
         self.sessions()
         if self.version >= (2, 0):
             self.tapes()
@@ -634,6 +931,13 @@ class Hooks:
             return pairs
 
         optimizer_class.compute_gradients = compute
+        apply_gradients = optimizer_class.apply_gradients
+
+        @functools.wraps(apply_gradients)
+        def apply(self, *args, **kwargs):
+            return hooks.updates.apply_in_graph(self, apply_gradients, args, kwargs)
+
+        optimizer_class.apply_gradients = apply
 
         def derived(loss, gradients, optimizer):
             """The latest comes first: a penalty on gradients is derived before the loss that it is part of."""
@@ -673,7 +977,7 @@ class Hooks:
         iterator_ops.Iterator.get_next = next_element
 
         def plan(graph, fetches):
-            """Whether a fetch trains; its loss and optimizer; size and components of its batch. None: there is none."""
+            """Whether a fetch trains; its loss, its optimizer; size and components of its batch; what it applies."""
             operations = [f if isinstance(f, tf.Operation) else f.op for f in fetched(tf, graph, fetches)]
             seen, todo, trains = set(), list(operations), False
             while todo:
@@ -685,9 +989,11 @@ class Hooks:
                 trains = trains or kind.startswith(("Apply", "ResourceApply", "SparseApply", "ResourceSparseApply"))
                 todo += [tensor.op for tensor in operation.inputs]
                 todo += operation.control_inputs
+            made = [one for one in hooks.updates.applied if getattr(one, "operation", None) in seen]
+            trains = trains or bool(made)  # which a conditional may hide
             source = next((s for s in sizes.get(graph, ()) if s[0] in seen), (None, None, None))
             known = (entry[1:] for entry in losses.get(graph, ()) if trains and entry[0] & seen)
-            return (trains, *next(known, (None, {})), source[1], source[2])
+            return (trains, *next(known, (None, {})), source[1], source[2], made)
 
         @functools.wraps(run)
         def measured(self, fetches, feed_dict=None, options=None, run_metadata=None):
@@ -704,7 +1010,7 @@ class Hooks:
             wanted = plans[key]
             if wanted is None:
                 return run(self, fetches, feed_dict, options, run_metadata)
-            trains, loss, optimizer, size, components = wanted
+            trains, loss, optimizer, size, components, made = wanted
             fed = [v for v in (feed_dict or {}).values() if len(getattr(v, "shape", ()) or ()) or isinstance(v, list)]
             if not trains and not (recorder.parity and (fed or size is not None)):
                 return run(self, fetches, feed_dict, options, run_metadata)
@@ -715,6 +1021,9 @@ class Hooks:
                 further["size"] = size
                 if recorder.parity:
                     further["data"] = components
+            for place, one in enumerate(made):
+                further["update-%d" % place], feeds = one.asked()
+                feed_dict = {**(feed_dict or {}), **feeds} if feeds else feed_dict
             loop = hooks.session_loop(self.graph, optimizer) if trains else None
             recorder.overhead += time.perf_counter() - begin
             with hooks.quiet():
@@ -723,6 +1032,8 @@ class Hooks:
                 else:
                     result, more = run(self, fetches, feed_dict, options, run_metadata), {}
             begin = time.perf_counter()
+            for place, one in enumerate(made):
+                one.done(more["update-%d" % place])
             data = tuple(fed) or more.get("data")
             samples = int(more["size"]) if "size" in more else rows_of(fed) or (len(fed[0]) if fed else 0)
             sums = None
@@ -821,6 +1132,7 @@ class Hooks:
         loop = calls[0].loop()
         tap = loop.tap
         if isinstance(batch, self.tf.Tensor) and batch.graph is self.tf.compat.v1.get_default_graph():
+            tap.labels = False
             tap.batch((batch, None))
             calls[0].state.counted = True
         else:
@@ -974,9 +1286,9 @@ class Hooks:
             for owner in (getattr(module, "Optimizer", None) for module in (keras.optimizers, legacy)):
                 for name in ("apply_gradients", "apply"):
                     if hasattr(owner, name):
-                        setattr(owner, name, self.apply(getattr(owner, name)))
+                        setattr(owner, name, self.apply(name, getattr(owner, name)))
 
-    def apply(self, original):
+    def apply(self, name, original):
         """Remembers the optimizers of training steps that are written by hand."""
         hooks = self
 
@@ -984,7 +1296,7 @@ class Hooks:
         def measured(self, *args, **kwargs):
             if not hooks.muted:
                 hooks.use(self)
-            return original(self, *args, **kwargs)
+            return hooks.updates.apply(self, name, original, args, kwargs)
 
         return measured
 
@@ -1002,7 +1314,7 @@ class Hooks:
         return measured
 
     def make_function(self, make, part):
-        """Counts batches inside the traced step (fit's own count serves replicas in other processes)."""
+        """Counts batches inside the traced step."""
         hooks = self
 
         @functools.wraps(make)
@@ -1026,12 +1338,14 @@ class Hooks:
         return measured
 
     def taps(self, model):
-        """The counters of a model; empty where it has replicas in other processes or does not run on TensorFlow."""
+        """The counters of a model; empty under a strategy that is not known and where it does not run on TensorFlow."""
         store = self.__dict__.setdefault("model_taps", {})
         if id(model) not in store:
             strategy = getattr(model, "distribute_strategy", None)
             several = getattr(strategy, "num_replicas_in_sync", 1) > 1
-            together = several and isinstance(strategy, self.tf.distribute.MirroredStrategy)  # all in this process
+            known = ("MirroredStrategy", "MultiWorkerMirroredStrategy")
+            kinds = tuple(getattr(self.tf.distribute, name) for name in known if hasattr(self.tf.distribute, name))
+            together = several and isinstance(strategy, kinds)
             parts = ("train", "test") if self.recorder.parity else ("train",)
             usable = (
                 self.tf
@@ -1112,6 +1426,8 @@ class Hooks:
                     loop.announce(reacts=self.reacts, **facts_of(self.measured))
                     hooks.use(getattr(self.measured, "optimizer", None), self.measured)
                 loss = (logs or {}).get("loss") if recorder.parity else None
+                if loss is not None and summed_over_workers(self.measured):
+                    loss = loss / recorder.size
                 if self.tap is not None:
                     loop.stepped(loss)
                 else:
@@ -1162,6 +1478,30 @@ class Hooks:
             return result
 
         return measured
+
+
+def divide_cpu(tf, count):
+    """Where there is no GPU, the CPU becomes several, which a `MirroredStrategy` then uses."""
+    if tf.config.list_physical_devices("GPU"):
+        return
+    (cpu,) = tf.config.list_physical_devices("CPU")
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration() for _ in range(count)])
+    make = tf.distribute.MirroredStrategy.__init__
+
+    @functools.wraps(make)
+    def made(self, devices=None, *args, **kwargs):
+        make(self, devices or ["CPU:%d" % place for place in range(count)], *args, **kwargs)
+
+    tf.distribute.MirroredStrategy.__init__ = made
+
+
+def summed_over_workers(model):
+    """Whether Keras 2 adds up what the workers of a strategy tell of a batch, where they tell the same."""
+    if getattr(model, "distribute_reduction_method", None) not in ("auto", "sum"):
+        return False
+    extended = getattr(getattr(model, "distribute_strategy", None), "extended", None)
+    several = getattr(extended, "_in_multi_worker_mode", None)
+    return several is not None and type(extended).__name__.startswith("Collective") and several()
 
 
 def callbacks_of(given):

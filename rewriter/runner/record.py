@@ -11,8 +11,9 @@ The harness appends one JSON object a line to a file of its own for every rank:
     {"event": "elsewhere"}                                      a process that the script has forked trains
     {"event": "stopped", "loop": 0}                             a callback ended training before its last epoch
     {"event": "weights", "sums": [8, 0.4, 3.1]}                 at the end, where several ranks train
+    {"event": "updates", "count": 40, "every": 2, "rates": [[0.001, 10], [0.002, 30]]}    what an optimizer has done
     {"event": "end", "reason": "budget", "time": 12.0, "memory": 734003200, "wait": 1.3, "rates": [0.1],
-     "overhead": 0.01}
+     "overhead": 0.01, "replicas": 1}
 
 Times are seconds since the harness started. A line that was cut off by a crash is left out.
 """
@@ -86,7 +87,8 @@ class Data:
     """Sums over all samples that training ("train") or evaluation ("test") saw in an epoch (in parity runs only).
 
     sums: Σs(x), Σs(x)², Σs(y), Σs(y)², Σs(x)s(y), where s() folds a sample to one number; the same data in any order
-    gives the same sums, and labels that moved against their inputs change the last one alone.
+    gives the same sums, and labels that moved against their inputs change the last one alone. The first two alone where
+    the labels were not seen.
     zeros: share of the gradients' elements that are exactly zero, None where no gradient was seen.
     order: Σs(x) with each batch weighted by its place, which another order of the same samples changes.
     """
@@ -98,6 +100,18 @@ class Data:
     sums: tuple[float, ...]
     zeros: float | None = None
     order: float | None = None
+
+
+@dataclass(frozen=True)
+class Updates:
+    """How often an optimizer has updated its variables, and its learning rates then, None where one cannot be read.
+
+    every: how many batches make an update.
+    """
+
+    count: int
+    rates: tuple[float | None, ...]
+    every: int = 1
 
 
 @dataclass
@@ -126,6 +140,8 @@ class Record:
     weights: list[tuple[float, ...]] = field(
         default_factory=list
     )  # number and sums of the trained ones, as ranks share
+    updates: list[Updates] = field(default_factory=list)  # of all optimizers, where that is recorded
+    replicas: int = 1  # of a strategy, in all processes
 
     @property
     def samples(self) -> int:
@@ -183,10 +199,14 @@ class Record:
                 record.stopped = True
             elif kind == "weights":
                 record.weights.append(tuple(event["sums"]))
+            elif kind == "updates":
+                rates = tuple(rate for rate, often in event["rates"] for _ in range(often))
+                record.updates.append(Updates(event["count"], rates, event["every"]))
             elif kind == "end":
                 record.reason, record.seconds = event["reason"], event["time"]
                 record.memory, record.wait = event["memory"], event["wait"]
                 record.rates, record.overhead = tuple(event["rates"]), event["overhead"]
+                record.replicas = event.get("replicas", 1)
         record.steps = _whole(record.steps, stopped=record.reason == "budget")
         return record
 
@@ -234,14 +254,14 @@ class Run:
     @classmethod
     def restored(cls, values: Mapping[str, Any]) -> Run:
         """What `stored` gave, after JSON, which knows lists but no tuples."""
-        kinds = {"loops": Loop, "steps": Step, "epochs": Epoch, "data": Data}
+        kinds = {"loops": Loop, "steps": Step, "epochs": Epoch, "data": Data, "updates": Updates}
 
         def fixed(row: Mapping[str, Any]) -> dict[str, Any]:
             return {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
 
         records = []
         for entry in values["records"]:
-            rows = {name: [kind(**fixed(row)) for row in entry[name]] for name, kind in kinds.items()}
+            rows = {name: [kind(**fixed(row)) for row in entry.get(name, ())] for name, kind in kinds.items()}
             fields = {name: tuple(entry[name]) for name in ("devices", "rates")}
             weights = [tuple(sums) for sums in entry["weights"]]
             records.append(Record(**{**entry, **rows, **fields, "weights": weights}))

@@ -15,8 +15,9 @@ The JSON document is a contract; `version` changes only when a key changes its m
     speed        null, or: answer ("faster", "slower", "no difference shown", "not measured"), reason,
                  ratio, low, high (times as fast, with the 95 % interval; null where not measured), pairs (ratios),
                  unit ("samples" or "steps"), original and rewritten (a list of rates a second)
-    runs         a list, in the order of its parts: script ("original" or "rewritten"), purpose ("parity",
-                 "data": whether it varies without a seed, or "speed"), seed, ending, exit_code, seconds, samples,
+    runs         a list, in the order of its parts: script ("original" or "rewritten"), purpose ("as-is": the original
+                 where "parity" gives it the batches of several ranks, "parity", "data": whether it varies without a
+                 seed, or "speed"), seed, ending, exit_code, seconds, samples,
                  steps, import_seconds, compile_seconds, wait, memory (bytes), stderr (its tail, where the run failed)
     environment  python, tensorflow, keras, horovod (versions), devices, machine, cores, isolation
 """
@@ -46,7 +47,13 @@ GOOD = ("finished", "budget")
 def as_json(validation: Validation) -> dict[str, Any]:
     """The document that is described above."""
     found, fast = validation.parity, validation.speed
-    parts = (("parity", validation.trained), ("data", validation.unseeded), ("speed", validation.timed))
+    as_is: tuple[list[Run], list[Run]] = (validation.as_is, [])
+    parts = (
+        ("as-is", as_is),
+        ("parity", validation.trained),
+        ("data", validation.unseeded),
+        ("speed", validation.timed),
+    )
     return {
         "version": 1,
         "tfboost": __version__,
@@ -146,6 +153,10 @@ def as_text(validation: Validation) -> list[RenderableType]:
         lines.append(_tail(bad.stderr))
     if validation.speed and validation.speed.original:
         lines.append(_table(validation))
+        if validation.as_is:
+            lines.append(
+                Text("  Each at its own speed: with the batch size and the learning rates that it has.", "dim")
+            )
     told = environment(validation.runs)
     versions = ", ".join(f"{name} {told[name]}" for name in ("python", "tensorflow", "keras", "horovod") if told[name])
     lines.append(Text(f"{versions}; {told['machine']}, {told['cores']} cores; {told['isolation']}", "dim"))

@@ -204,10 +204,13 @@ class Tuner:
         smaller = {name: tuple(n for n in names if n != name) for name in names}
         contestants = [(), names, *smaller.values()]
         for number in range(MOST_ROUNDS):
-            if number >= FEWEST_ROUNDS:
-                if self.elapsed() > self.seconds - self.last:
-                    self.tuning.out_of_time = True
-                    break
+            late = self.elapsed() > self.seconds - self.last
+            self.tuning.out_of_time |= late
+            if late and number < FEWEST_ROUNDS:  # slow data: at least whether all of them together pay
+                contestants = [(), names]
+            elif late:
+                break
+            elif number >= FEWEST_ROUNDS:
                 open_ = [n for n, less in smaller.items() if self.is_open(speed.compare(*self.pairs(less, names)))]
                 if not open_:
                     break

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -10,12 +11,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from . import parity, process, speed
+from .parity import Batches
 from .record import Run
 from .sandbox import Isolation
 
 #: Folders below a script's folder that hold no modules of its own.
 FOREIGN = frozenset({".git", ".venv", "venv", "node_modules", "site-packages", "__pycache__"})
 SYNTHETIC = Path(__file__).with_name("synthetic.py")
+WORKERS = Path(__file__).with_name("workers.py")
 
 #: Loss curves that could be off by more than this share of the loss, unnoticed, get more seeds, up to so many.
 BLIND = 0.5
@@ -25,6 +28,8 @@ MOST_SEEDS = 5
 Progress = Callable[[str, int, int], None]
 
 Mode = Literal["parity", "speed"]
+#: Ranks are processes of horovodrun, workers on localhost that know each other by `TF_CONFIG`, or devices of a process.
+Start = Literal["horovod", "workers", "replicas"]
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,38 @@ class Script:
     path: Path
     args: tuple[str, ...] = ()
     files: Mapping[Path, bytes] = field(default_factory=dict, hash=False)
+
+
+def start_of(script: Script) -> Start:
+    """What the ranks of a script are, by the names that it and its own modules mention."""
+    names = _mentioned(script.path, script.files, set())
+    if "horovod" in names or not names & {"MultiWorkerMirroredStrategy", "MirroredStrategy"}:
+        return "horovod"
+    return "workers" if "MultiWorkerMirroredStrategy" in names else "replicas"
+
+
+def _mentioned(path: Path, files: Mapping[Path, bytes], seen: set[Path]) -> set[str]:
+    """Modules and attributes in a file, and in the modules beside it that it imports."""
+    seen.add(path)
+    try:
+        tree = ast.parse(files[path] if path in files else path.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return set()
+    modules = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            modules |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            modules |= {node.module or alias.name for alias in node.names}
+    found = {part for module in modules for part in module.split(".")}
+    found |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    found |= {alias.name for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) for alias in n.names}
+    for module in modules:
+        place = path.parent.joinpath(*module.split("."))
+        for own in (place.with_suffix(".py"), place / "__init__.py"):
+            if own not in seen and (own in files or own.is_file()):
+                found |= _mentioned(own, files, seen)
+    return found
 
 
 @dataclass(frozen=True)
@@ -47,19 +84,26 @@ class Conditions:
     isolation: Isolation = "auto"
     keep: bool = False
     synthetic: bool = False
-    ranks: int = 1  # of the rewritten script, started by horovodrun
+    ranks: int = 1  # of the rewritten script
+    start: Start = "horovod"  # what the ranks are
 
     def run(self, script: Script, mode: Mode, *, ranks: int = 1, seed: int = 0, samples: int = 0,
-            steps: int = 0, unseeded: bool = False) -> Run:  # fmt: skip
-        """One run, to `samples` seen or `steps` made where given, else for the budget."""
+            steps: int = 0, unseeded: bool = False, updates: Mapping[str, Any] | None = None) -> Run:  # fmt: skip
+        """One run, to `samples` seen or `steps` made where given, else for the budget. updates: for the harness."""
         config: dict[str, Any] = {"mode": mode, "samples": samples, "steps": steps, "unseeded": unseeded}
         if not samples and not steps:
             config["seconds"] = self.budget
         if self.synthetic:
             config["synthetic"] = str(SYNTHETIC)
+        if updates is not None:
+            config["updates"] = updates
         launcher: tuple[str, ...] = ()
-        if ranks > 1:
+        if ranks > 1 and self.start == "horovod":
             launcher = (str(Path(self.python).with_name("horovodrun")), "-np", str(ranks), "--gloo")
+        elif ranks > 1 and self.start == "workers":
+            launcher = (self.python, str(WORKERS), str(ranks))
+        elif ranks > 1:
+            config["replicas"] = ranks
         return process.run(
             self.python,
             script.path,
@@ -88,6 +132,8 @@ class Validation:
     trained: tuple[list[Run], list[Run]] = field(default_factory=lambda: ([], []))  # losses and data recorded
     timed: tuple[list[Run], list[Run]] = field(default_factory=lambda: ([], []))
     unseeded: tuple[list[Run], list[Run]] = field(default_factory=lambda: ([], []))  # does the data vary?
+    as_is: list[Run] = field(default_factory=list)  # of the original, where `trained` has the batches of several ranks
+    batches: Batches = field(default_factory=Batches)
     failure: str = ""  # why there is no verdict
 
     @property
@@ -103,7 +149,8 @@ class Validation:
 
     @property
     def runs(self) -> list[Run]:
-        return [run for pair in (self.trained, self.unseeded, self.timed) for side in pair for run in side]
+        pairs = (self.trained, self.unseeded, self.timed)
+        return [*self.as_is, *(run for pair in pairs for side in pair for run in side)]
 
 
 def validate(
@@ -123,62 +170,90 @@ def validate(
     """
     run = run or conditions.run
     result = Validation(original.path, rewritten.path, level)
-    seeds = 1 if level == 1 and conditions.ranks == 1 else max(2, seeds)
-    total = 2 * (seeds + 1 + pairs)
+    several = conditions.ranks > 1 or conditions.start == "replicas"
+    seeds = 1 if level == 1 and not several else max(2, seeds)
+    total = 2 * (seeds + 1 + pairs) + several
 
     def tell(text: str) -> None:
         progress(text, len(result.runs), max(total, len(result.runs) + 1))
 
+    def train(which: Script, into: list[Run], seed: int, **further: Any) -> Run:
+        how = "no seed" if "unseeded" in further else f"seed {seed}"
+        tell(f"{'original' if which is original else 'rewritten'}: losses, {how}")
+        ranks = conditions.ranks if which is rewritten else 1
+        far = {unit: -(-count // ranks) if unit == "steps" else count for unit, count in amount.items()}
+        into.append(run(which, "parity", ranks=ranks, seed=seed, **far, **further))
+        return into[-1]
+
+    def train_both(seed: int) -> None:
+        if not several:
+            train(original, trained, seed)
+            train(rewritten, changed, seed)
+            return
+        again = train(rewritten, changed, seed, **told)
+        train(original, trained, seed, **(_alike(first, again) if result.as_is else told))
+
+    def compare() -> parity.Parity:
+        return parity.compare(trained, changed, level, result.unseeded, result.as_is, result.batches)
+
     trained, changed = result.trained
+    told: dict[str, Any] = {"updates": {"every": 1}} if several else {}
     tell("original: how far it trains")
-    first = run(original, "parity", steps=conditions.steps)
+    first = run(original, "parity", steps=conditions.steps, **told)
     trained.append(first)
     if reason := why_not_trained(first):
         result.failure = f"{original.path.name} {reason}"
         return result
     amount = reach(first, beyond=True)
 
-    def train(which: Script, into: list[Run], seed: int, **further: bool) -> None:
-        tell(f"{'original' if which is original else 'rewritten'}: losses, {'no seed' if further else f'seed {seed}'}")
-        ranks = conditions.ranks if which is rewritten else 1
-        into.append(run(which, "parity", ranks=ranks, seed=seed, **amount, **further))
-
-    train(rewritten, changed, 0)
-    settled = bool(why_not_trained(changed[0])) or parity.compare(trained, changed, level).settled
-    if settled:
+    train(rewritten, changed, 0, **told)
+    if several and not why_not_trained(changed[0]):
+        result.batches = parity.batches(first, changed[0])
+        if not result.batches.same and not result.batches.reason:
+            again = train(original, result.as_is, 0, **_alike(first, changed[0]))
+            if parity.put_together(again, result.batches):
+                trained[:], result.as_is[:] = [again], [first]
+            else:
+                result.as_is.clear()
+                reason = "the optimizers could not be made to update after several batches"
+                result.batches = replace(result.batches, reason=reason)
+    settled = bool(why_not_trained(changed[0])) or compare().settled
+    if settled or (several and compare().exact):
         total -= 2 * (seeds - 1)
         seeds = 1
     for seed in range(1, seeds):
-        train(original, trained, seed)
-        train(rewritten, changed, seed)
+        train_both(seed)
     if not any(record.seeded for record in first.records) and epochs(first) > 1 and not settled:
         train(original, result.unseeded[0], 0, unseeded=True)
         train(rewritten, result.unseeded[1], 0, unseeded=True)
     else:
         total -= 2
-    result.parity = parity.compare(trained, changed, level, result.unseeded)
-    if not result.parity.same and seeds == 1 and not settled:
+    result.parity = compare()
+    if not result.parity.same and seeds == 1 and not settled and not several:
         # do both repeat themselves, and how far apart are the original's own seeds?
         total += 6
         for seed in (0, 1, 2):
-            train(original, trained, seed)
-            train(rewritten, changed, seed)
-            result.parity = parity.compare(trained, changed, level, result.unseeded)
+            train_both(seed)
+            result.parity = compare()
             if result.parity.settled:
                 break
         total = len(result.runs) + 2 * pairs
     while level > 1 and result.parity.same and result.parity.blind > BLIND and seeds < MOST_SEEDS:
         total += 2
-        train(original, trained, seeds)
-        train(rewritten, changed, seeds)
+        train_both(seeds)
         seeds += 1
-        result.parity = parity.compare(trained, changed, level, result.unseeded)
+        result.parity = compare()
     if why_not_trained(changed[0]):
         return result
     time_both(original, rewritten, conditions, pairs, tell, result.timed)
     if pairs:
         result.speed = speed.compare(*result.timed)
     return result
+
+
+def _alike(original: Run, rewritten: Run) -> dict[str, Any]:
+    """How the original is run to have the batches and the learning rates of a run on several ranks."""
+    return {"updates": parity.batches(original, rewritten).config()}
 
 
 def time_both(

@@ -577,3 +577,19 @@ def test_files_are_read_once_and_every_epoch_has_an_order_of_its_own(env: str, t
     assert path.read_text().count(".cache()") == 2 and ".map(decode).cache().shuffle(40)" in path.read_text()
     done = run_script(tf_env(env), path, timeout=300)
     assert "RESULT 3 3" in done.stdout, done.stderr[-3000:]
+
+
+def test_lists_of_texts_and_numbers_tell_their_size() -> None:
+    source = """import random
+import tensorflow as tf
+texts = [f"text {i}" for i in range(2000)]
+labels = [random.randrange(2) for text in texts]
+vectorize = tf.keras.layers.TextVectorization(output_mode="int", output_sequence_length=32)
+vectorize.adapt(tf.data.Dataset.from_tensor_slices(texts).batch(512))
+ds = tf.data.Dataset.from_tensor_slices((texts, labels)).shuffle(100)
+ds = ds.map(lambda text, label: (vectorize(text), label)).batch(8)
+"""
+    source += MODEL + "model.fit(ds, epochs=3)\n"
+    assert any("528 kB" in a.message for a in by_level(source).applied), by_level(source)
+    unknown = source.replace("random.randrange(2) for", "load(text) for")
+    assert any("how large an element is" in r.reason for r in by_level(unknown).refused)

@@ -465,10 +465,6 @@ class TestData:
         assert found.index("def part_of_rank") < found.index("def read(")
         assert "tf.data.TFRecordDataset(path).apply(part_of_rank).map(" in found
 
-    def test_records_that_are_left_out(self) -> None:
-        text = "model.fit(tf.data.TFRecordDataset('a').filter(lambda r: True).batch(8), epochs=20)\n"
-        refuses("different numbers of steps", DATA, MODEL, COMPILE, text)
-
     def test_files_that_are_listed(self) -> None:
         text = """\
         files = tf.data.Dataset.list_files("*.tfrecord")
@@ -486,7 +482,10 @@ class TestData:
                 "ds = tf.data.TFRecordDataset(['a'], num_parallel_reads=tf.data.AUTOTUNE).repeat()\n",
                 "depends on the machine",
             ),
-            ("ds = tf.data.Dataset.from_generator(lambda: iter([np.random.rand(4)]), tf.float32).repeat()\n", "random"),
+            (
+                "ds = tf.data.Dataset.from_generator(lambda: iter(np.random.permutation(4)), tf.float32).repeat()\n",
+                "random",
+            ),
             (
                 "ds = tf.data.Dataset.list_files('*').interleave(tf.data.TFRecordDataset, num_parallel_calls=-1).repeat()\n",
                 "depends on",
@@ -562,10 +561,9 @@ class TestData:
     @pytest.mark.parametrize(
         ("text", "reason"),
         [
-            ("data = tf.keras.preprocessing.image.ImageDataGenerator().flow_from_directory('a')\n", "itself"),
             (
                 "class Mine(tf.keras.utils.Sequence):\n    def __len__(self):\n        return 3\ndata = Mine()\n",
-                "chooses its batches itself",
+                "how `Mine` gives its batches is not seen",
             ),
             ("def gen():\n    yield x, y\ndata = gen()\n", "different numbers of steps"),
             ("import other\ndata = other.load()\n", "is not known"),
@@ -759,8 +757,7 @@ class TestWhole:
         [
             ("tf2.19", "cannot be built"),
             ("tf2.21", "cannot be built"),
-            ("tf2.16", "Keras 3"),
-            ("keras3", "Keras 3"),
+            ("keras3", "certain what runs it"),
             ("tf2.3", "2.4 to 2.15"),
         ],
     )

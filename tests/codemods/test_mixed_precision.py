@@ -37,7 +37,23 @@ def _without(line: str) -> str:
 
 PIN = '>>, dtype="float32"<<'
 
+OWN_STEP = """
+class Net({base}):
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.compiled_loss(y, self(x, training=True))
+        self.optimizer.minimize(loss, self.trainable_variables, tape=tape)
+        return {{"loss": loss}}
+"""
 SHAPES = {
+    "an own step for a list": OWN_STEP.format(base="Sequential")
+    + f"""
+model = Net([layers.Dense(8, activation="relu"), layers.Dense(1{PIN})])""",
+    "an own step for inputs and outputs": OWN_STEP.format(base="Model")
+    + f"""
+inputs = Input((4,))
+model = Net(inputs, layers.Dense(1{PIN})(layers.Dense(8)(inputs)))""",
     "a list": f'model = Sequential([layers.Dense(8, activation="relu"), layers.Dense(1{PIN})])',
     "a list by keyword, in a variable": f"""
 parts = [layers.Dense(8), layers.Dropout(0.1)]

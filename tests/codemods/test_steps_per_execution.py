@@ -497,3 +497,41 @@ def test_what_logs_epochs_is_no_matter() -> None:
     before = "import mlflow\nfrom wandb.keras import WandbCallback\nmlflow.autolog()\n"
     fit = "model.fit(x, y, callbacks=[WandbCallback()])\n"
     fixes(before + COMPILE + fit, before + FIXED.format(16) + fit)
+
+
+LISTS = """
+import random
+texts = [make(i) for i in range(640)]
+labels = [random.randrange(2) for text in texts]
+def build(model, ds):
+    model.fit(ds)
+"""
+
+
+@pytest.mark.parametrize(
+    ("ds", "number"),
+    [
+        ("tf.data.Dataset.from_tensor_slices((texts, labels)).batch(20)", 32),
+        ("tf.data.Dataset.from_tensor_slices(texts).batch(64)", 10),
+        ("tf.data.Dataset.from_tensor_slices([i for i, t in enumerate(labels)]).batch(16).take(len(texts) // 32)", 20),
+    ],
+)
+def test_the_length_of_lists(ds: str, number: int) -> None:
+    fixes(LISTS + COMPILE + f"build(model, {ds})", LISTS + FIXED.format(number) + f"build(model, {ds})")
+
+
+@pytest.mark.parametrize(
+    "lists",
+    [
+        "texts = [make(i) for i in range(640) if i % 2]",
+        "texts = [make(i, j) for i in range(640) for j in range(2)]",
+        "texts = [make(i) for i in range(640)]; texts.append(1)",
+        "texts = [make(i) for i in range(640)]; del texts[0]",
+        "texts = [make(i) for i in range(640)]; change = load(); change(texts)",
+        "texts = [make(i) for i in range(int(input()))]",
+        "texts = [make(text) for text in load()]",
+    ],
+)
+def test_lists_of_another_length(lists: str) -> None:
+    ds = "tf.data.Dataset.from_tensor_slices(texts).batch(20)"
+    refuses(f"from other import load, make\n{lists}\n{COMPILE}model.fit({ds})", "is not known")

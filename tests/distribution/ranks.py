@@ -23,7 +23,7 @@ with open("told_%s.json" % _os.environ.get("HOROVOD_RANK", "0"), "w") as _file:
 def converted(source: str, *, env: str = "tf215", level: int = 1, select: str = "", **options: Any) -> str:
     """What `--distribute horovod` makes of a program; fails where it refuses."""
     path = Path("/nowhere/train.py")
-    target = named({"tf215": "tf2.15", "tf115": "tf1.15"}[env])
+    target = named({"tf215": "tf2.15", "tf218": "tf2.18", "tf115": "tf1.15"}[env])
     wanted = Options(level, frozenset(select.split()), distribute="horovod", **options)
     (result,) = rewrite([path], wanted, lambda _: target, {path: textwrap.dedent(source).lstrip("\n").encode()})
     assert result.error is None, result.error

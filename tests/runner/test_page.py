@@ -238,7 +238,7 @@ def reasons(after: bytes, one: Validation | None = None, options: Options | None
 def test_reasons_of_a_rewrite_at_any_level(level: int) -> None:
     told = reasons(by_tfboost(level), validation())
     assert all(told)
-    assert ["prefetch"] in told
+    assert any("prefetch" in codemods for codemods in told if codemods)
     assert (["mixed-precision"] in told) == (level > 1)
 
 

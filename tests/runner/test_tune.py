@@ -55,13 +55,13 @@ def script(names: Names) -> bytes:
     return text.encode()
 
 
-def tuned(folder: Path, names: Names, rewrite: Callable[[Names], bytes] = script) -> Tuning:
+def tuned(folder: Path, names: Names, rewrite: Callable[[Names], bytes] = script, minutes: float = 5.0) -> Tuning:
     path = folder / "train.py"
     path.write_bytes(rewrite(()))
     conditions = Conditions(str(tf_env("tf215")), budget=1.5)
     start = Script(path)
     store = Store(folder / "state.jsonl", identity(start, names, conditions, 1), resume=True)
-    return Tuner(start, names, rewrite, conditions, 1, 5.0, store).tune()
+    return Tuner(start, names, rewrite, conditions, 1, minutes, store).tune()
 
 
 def test_what_pays_stays(tmp_path: Path) -> None:
@@ -78,6 +78,14 @@ def test_what_pays_stays(tmp_path: Path) -> None:
 
 def test_two_that_pay_only_together_stay_together(tmp_path: Path) -> None:
     assert tuned(tmp_path, ("one", "other")).kept == ("one", "other")
+
+
+def test_without_time_for_each_they_are_measured_together(tmp_path: Path) -> None:
+    found = tuned(tmp_path, ("one", "other"), minutes=0.1)
+    assert found.out_of_time and found.kept == ("one", "other")
+    assert all("cannot be measured" in effect.why for effect in found.effects)
+    runs = (tmp_path / "state.jsonl").read_text()
+    assert '["speed", ["one"], 0]' not in runs.replace("\\", "")
 
 
 def test_what_trains_otherwise_goes(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ class _Seen(NamedTuple):
     samples: int
     sums: tuple[float, ...] = ()
     order: float | None = None
+    labels: bool = True  # whether they were seen: else their sums are 0
 
     @property
     def means(self) -> Array:
@@ -45,7 +46,9 @@ def _seen(run: Run) -> dict[Part, dict[int, _Seen]]:
             if data.samples and (key in ended or run.ending == "finished"):
                 told.add((*key, data.part))
                 sums = () if any(not math.isfinite(s) for s in data.sums) else data.sums
-                found[data.loop, data.part][data.epoch].append(_Seen(data.samples, sums, data.order))
+                labels = len(sums) != 2
+                sums = sums if labels else (*sums, 0.0, 0.0, 0.0)
+                found[data.loop, data.part][data.epoch].append(_Seen(data.samples, sums, data.order, labels))
         for epoch in record.epochs:
             if epoch.samples and (epoch.loop, epoch.epoch, "train") not in told:
                 found[epoch.loop, "train"][epoch.epoch].append(_Seen(epoch.samples))
@@ -58,7 +61,8 @@ def _seen(run: Run) -> dict[Part, dict[int, _Seen]]:
 def _together(ranks: Sequence[_Seen]) -> _Seen:
     sums = tuple(map(sum, zip(*(rank.sums for rank in ranks), strict=True))) if all(r.sums for r in ranks) else ()
     orders = [rank.order for rank in ranks if rank.order is not None]
-    return _Seen(sum(rank.samples for rank in ranks), sums, sum(orders) if len(orders) == len(ranks) else None)
+    order = sum(orders) if len(orders) == len(ranks) else None
+    return _Seen(sum(rank.samples for rank in ranks), sums, order, all(rank.labels for rank in ranks))
 
 
 def same_for_all_seeds(runs: Sequence[Run]) -> bool:
@@ -206,9 +210,11 @@ def _sums(o: list[list[_Seen]], r: list[list[_Seen]], where: str, kinds: tuple[s
     first, second = [seen for run in o for seen in run], [seen for run in r for seen in run]
     if not all(len(seen.sums) == 5 for seen in (*first, *second)):
         return
-    if all(_equal(a, b) for p, q in _cycled(o, r) for a, b in zip(p, q, strict=True)):
+    labels = all(seen.labels for seen in (*first, *second))
+    which = slice(None) if labels else slice(0, 2)
+    if all(_equal(a, b, which) for p, q in _cycled(o, r) for a, b in zip(p, q, strict=True)):
         return
-    off = [_differs(first, second, i) for i in range(5)]
+    off = [_differs(first, second, i) if labels or i < 2 else False for i in range(5)]
     if any(off[:4]):
         what = " and ".join(name for name, part in (("inputs", off[:2]), ("labels", off[2:4])) if any(part))
         i = off.index(True)
@@ -217,7 +223,7 @@ def _sums(o: list[list[_Seen]], r: list[list[_Seen]], where: str, kinds: tuple[s
         yield Finding(kinds[0], message, where)
     elif off[4]:
         yield Finding(kinds[1], "the labels belong to other inputs than the original's", where)
-    elif len(o) > 1 and _alike_throughout(o, _equal) and _alike_throughout([o[0], *r], _as_many):
+    elif labels and len(o) > 1 and _alike_throughout(o, _equal) and _alike_throughout([o[0], *r], _as_many):
         message = "the data of an epoch are not the original's, whose epochs hold the same whatever the seed"
         yield Finding(kinds[0], message, where)
 

@@ -19,7 +19,7 @@ Key = tuple[int, int]  # loop, epoch
 class Finding:
     """kind: "loss", "nan", "stalled", "not-repeatable", "samples", "length", "data", "validation-data", "validation",
     "augmentation-frozen", "order-frozen", "labels", "learning-rate", "schedule", "optimizer", "underflow", "precision",
-    "ranks-diverge", "no-effect", "not-trained" or "ended"."""
+    "ranks-diverge", "batch", "no-effect", "not-trained" or "ended"."""
 
     kind: str
     message: str
@@ -41,6 +41,11 @@ def first_of_each_seed(runs: Iterable[Run]) -> dict[int, Run]:
 
 def ranks_of(runs: Sequence[Run]) -> int:
     return max((record.size for run in runs for record in run.records), default=1)
+
+
+def scale_of(runs: Sequence[Run]) -> int:
+    """How many ranks or replicas train together."""
+    return max((max(record.size, record.replicas) for run in runs for record in run.records), default=1)
 
 
 def percent(share: float) -> str:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..record import Run
-from .finding import Array, Finding, Key, first_of_each_seed, percent, place_of, ranks_of, tolerance_at
+from .finding import Array, Finding, Key, first_of_each_seed, percent, place_of, scale_of, tolerance_at
 
 WINDOWS = 8
 #: A loss curve may be off by this share of the loss: half precision costs 0.001 to 0.01.
@@ -120,6 +120,8 @@ class Losses:
         self.points = {id(run): _points(run, self.unit) for run in runs}
         a, b = first_of_each_seed(self.original), first_of_each_seed(self.rewritten)
         self.pairs = [(a[seed], b[seed]) for seed in a if seed in b]
+        if self._together():
+            return
         if self.level == 1 and (reason := self._not_exact()):
             self.tolerance.append(f"{reason}: compared as loss curves.")
         elif self.level == 1 and (reason := self._no_longer_repeats()) and not self._seeded():
@@ -138,7 +140,7 @@ class Losses:
         """Why losses cannot be compared step by step, or nothing."""
         if not self.pairs:
             return "No two runs have the same seed"
-        if ranks_of(self.original) != ranks_of(self.rewritten):
+        if scale_of(self.original) != scale_of(self.rewritten):
             return "The number of ranks differs, and so do the batches"
         for first, again in _repeats(self.original):
             for _, _, steps, drift in self._drifts(first, again):
@@ -214,6 +216,42 @@ class Losses:
                     self.findings.append(Finding(kind, message, where))
                     return
                 trail.append((steps, drift))
+
+    def _together(self) -> bool:
+        """Whether several ranks have the losses of one process that has their batches, step by step.
+
+        That is so where nothing is drawn at random; else curves are compared.
+        """
+        if not self.pairs or scale_of(self.original) == scale_of(self.rewritten):
+            return False
+        drifts = [pair for a, b in self.pairs for pair in self._drifts_together(a, b)]
+        if not drifts or any(drift > tolerance_at(steps) for steps, drift in drifts):
+            return False
+        self.exact, self.compared = True, len(drifts)
+        self.tolerance.append(
+            f"The losses are those of one process with the same batches, step by step, up to rounding"
+            f" ({max(drift for _, drift in drifts):.1g} at most)."
+        )
+        return True
+
+    def _drifts_together(self, a: Run, b: Run) -> Iterator[tuple[int, float]]:
+        """Steps and relative difference, wherever a step of all ranks ends; infinite where none can be told."""
+        kinds = _kinds(a), _kinds(b)
+        for key, second in self.points[id(b)].items():
+            first = self.points[id(a)].get(key, [])
+            kind = kinds[0].get(key[0], "batch"), kinds[1].get(key[0], "batch")
+            (at, sums), (places, masses) = _mass(first, kind[0]), _mass(second, kind[1])
+            steps = dict(zip(at[1:], (p.steps for p in first), strict=True))
+            ours, theirs = dict(zip(at, sums, strict=True)), dict(zip(places, masses, strict=True))
+            common = [place for place in ours if place in theirs]
+            if len(common) < 2 and second:
+                yield 0, math.inf
+            begin = 0.0
+            for place in common[1:]:
+                x, y = (mass[place] - mass[begin] for mass in (ours, theirs))
+                yield steps[place], abs(x - y) / (abs(x) or 1.0)
+                if "mean" not in kind:  # else the differences of what was added up are little but rounding
+                    begin = place
 
     def _stands_still(self, a: Run, b: Run, loop: int) -> bool:
         curves = self._curve_of([a, b], loop)

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..record import Loop, Record, Run
-from .finding import Finding, Key, first_of_each_seed, loops_of_both, name_of, place_of, ranks_of
+from .batches import are_known
+from .finding import Finding, Key, first_of_each_seed, loops_of_both, name_of, place_of, scale_of
 
 RATES = ("learning_rate", "lr", "initial_learning_rate", "base_lr", "warmup_target", "end_learning_rate")
 #: What an optimizer's configuration holds that changes no update.
@@ -16,17 +17,20 @@ NO_UPDATE = frozenset("name jit_compile is_legacy_optimizer registered_name modu
 
 
 def same_optimizers(original: Sequence[Run], rewritten: Sequence[Run], level: int) -> Iterator[Finding]:
-    ranks = ranks_of(rewritten) // ranks_of(original) or 1
+    ranks = scale_of(rewritten) // scale_of(original) or 1
+    rates = not are_known(original, rewritten)  # else they are judged themselves, not what they come from
     for a, b in loops_of_both(original, rewritten):
         if a.optimizer and b.optimizer:
-            yield from _optimizer(a, b, ranks, level, name_of(a))
+            yield from _optimizer(a, b, ranks, level, name_of(a), rates)
 
 
 def schedules(original: Sequence[Run], rewritten: Sequence[Run], level: int) -> Iterator[Finding]:
-    """Learning rates at the ends of epochs, and at the script's, unless noise moves them."""
+    """Learning rates at the ends of epochs, and at the script's, unless noise moves them or they are judged apart."""
+    if are_known(original, rewritten):
+        return
     if any(loop.reacts for run in (*original, *rewritten) for record in run.records for loop in record.loops):
         return
-    ranks = ranks_of(rewritten) // ranks_of(original) or 1
+    ranks = scale_of(rewritten) // scale_of(original) or 1
     a, b = ({s: _rates(run) for s, run in first_of_each_seed(runs).items()} for runs in (original, rewritten))
     seeds = sorted(a.keys() & b.keys())
 
@@ -58,7 +62,7 @@ def _rates(run: Run) -> dict[tuple[Key | None, int], float | None]:
     return {(key, i): rate for key, rates in places for i, rate in enumerate(rates)}
 
 
-def _optimizer(before: Loop, after: Loop, ranks: int, level: int, where: str) -> Iterator[Finding]:
+def _optimizer(before: Loop, after: Loop, ranks: int, level: int, where: str, rates: bool = True) -> Iterator[Finding]:
     names, settings = zip(*(_settings(loop.optimizer) for loop in (before, after)), strict=True)
     fails = level < 3
     if _plain(names[0]) != _plain(names[1]):
@@ -68,6 +72,8 @@ def _optimizer(before: Loop, after: Loop, ranks: int, level: int, where: str) ->
     for name in sorted(old.keys() | new.keys()):
         x, y = old.get(name), new.get(name)
         rate = name.rsplit(".", 1)[-1] in RATES
+        if not rates and (rate or name.split(".")[0] in RATES):
+            continue
         if _alike(x, y) or (rate and ranks > 1 and isinstance(x, (int, float)) and _alike(x * ranks, y)):
             continue
         kind, what = ("learning-rate", "learning rate") if rate else ("optimizer", name)
