@@ -2,6 +2,7 @@
 
 nox -s lint                    ruff and mypy, in a minute
 nox -s tests -- -m "not tf"    only the tests that start no TensorFlow
+nox -s tests -- -m thorough    what is left out otherwise, to keep the rest under an hour
 nox -s envs                    only the environments, in .envs or in $TFBOOST_ENVS
 """
 
@@ -119,7 +120,7 @@ def build(session: nox.Session, name: str, base: str) -> bool:
 def tests(session: nox.Session) -> None:
     """Run the tests with tfboost installed as a user installs it."""
     session.install(".[test]")
-    session.run("pytest", "--numprocesses=2", *session.posargs)
+    session.run("pytest", "--numprocesses=2", *(session.posargs or ("-m", "not thorough")))
 
 
 def interpreters(versions: tuple[str, ...]) -> Iterator[str]:

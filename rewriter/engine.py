@@ -264,7 +264,7 @@ class _Plan:
             self.refused[path].append(refused)
 
     def _take(self, script: Script, codemod: Codemod, fix: Fix) -> None:
-        from .spelling import spell_out
+        from .spelling import once, spell_out
 
         owners = {edit.node: self.project.owner(edit.node) for edit in fix.edits}
         key = (codemod.name, frozenset(fix.edits))
@@ -304,6 +304,7 @@ class _Plan:
             owner = owners[edit.node]
             text, imports = spell_out(owner, edit)
             spelled += [(owner, i) for i in imports] + [(owner, text)]
+        spelled = once(spelled)
         if any(self._conflicts(owner, edit) for owner, edit in spelled):
             return  # its place is taken in this round; what is still worth doing is found again in the next
         for owner, edit in spelled:

@@ -31,6 +31,20 @@ def spell_out(script: Script, edit: Edit) -> tuple[Edit, list[Edit]]:
     return (replace(edit, **changed) if changed else edit), imports  # type: ignore[arg-type]
 
 
+def once(spelled: list[tuple[Script, Edit]]) -> list[tuple[Script, Edit]]:
+    """Edits without the imports that another one of them puts further up in the file."""
+    first: dict[tuple[Script, str], int] = {}
+    for script, edit in spelled:
+        if isinstance(edit, Insert) and edit.text.startswith("import ") and edit.node in script.tree.body:
+            line = first.setdefault((script, edit.text), edit.node.lineno)
+            first[script, edit.text] = min(line, edit.node.lineno)
+    return [
+        (script, edit)
+        for script, edit in spelled
+        if not (isinstance(edit, Insert) and edit.node.lineno > first.get((script, edit.text), edit.node.lineno))
+    ]
+
+
 def spell(script: Script, dotted: str, edit: Edit) -> tuple[str, list[Edit]]:
     """The shortest spelling that the file has for a public name where an edit is; imports where it has none."""
     node = edit.node

@@ -256,6 +256,18 @@ def _dataset(conversion: Conversion, run: Run) -> None:
             "let the dataset `repeat()` and give `fit` its `steps_per_epoch`",
         )
         return
+    places = {p.stage.node for p in found.places}
+    made = {s.node for v in script.values(run.source) for s in stages(v)} - places
+    if not conversion.parts.isdisjoint(made):
+        reason = "the data is split for another training already, at another place"
+        conversion.refuse(script, site.call, reason, "make a dataset of its own for each")
+        return
+    if given and found.endless and (found.own or _shuffles(found)) and _is_read_again(conversion, run, found):
+        reason = "each rank may have begun other passes of the data when the next `fit` starts, in other orders then"
+        conversion.refuse(
+            script, site.call, reason, "split it before it is shuffled: `ds.shard(hvd.size(), hvd.rank())`"
+        )
+        return
     for _, call in found.seeds:
         conversion.add(SetKeyword(call, "seed", "0"))
     for own in found.own or ():
@@ -264,6 +276,31 @@ def _dataset(conversion: Conversion, run: Run) -> None:
         shard(conversion, place, endless=given and found.endless)
     if steps is not None and given:
         fewer_steps(conversion, script, steps)
+
+
+def _shuffles(split: Split) -> bool:
+    """Whether the data is shuffled before it is split, in another order for every pass."""
+    shuffles = [s for p in split.places for s in stages(p.stage) if s.name == "shuffle" and s.script is not None]
+    for stage in shuffles:
+        assert stage.script is not None and isinstance(stage.node, ast.Call)
+        anew = stage.script.bind(stage.node, "Dataset.shuffle").get("reshuffle_each_iteration")
+        if anew is None or stage.script.constant(anew) is not False:
+            return True
+    return False
+
+
+def _is_read_again(conversion: Conversion, run: Run, split: Split) -> bool:
+    """Whether a `fit` follows that goes through the same shuffled data, or this one runs again."""
+    made = {s.node: s.script for p in split.places for s in stages(p.stage)}
+    for training in conversion.program.trainings:
+        for other in training.fits:
+            values = other.site.script.values(other.source) if other.source is not None else ()
+            if other.site.call is not run.site.call and any(s.node in made for v in values for s in stages(v)):
+                return True
+    return any(
+        owner is not None and node is not None and data_generators.runs_again(run, owner, node)
+        for node, owner in made.items()
+    )
 
 
 def shard(conversion: Conversion, place: Place, *, endless: bool, noise: bool = False) -> None:
@@ -275,9 +312,12 @@ def shard(conversion: Conversion, place: Place, *, endless: bool, noise: bool = 
     hvd = conversion.hvd(place.script, place.node)
     part = f"shard({hvd}.size(), {hvd}.rank())"
     conversion.parts.add(place.stage.node if place.stage.node is not None else place.node)
+    uncounted = Chain(place.node, part)
     if not place.sized and endless:
-        conversion.add(Chain(place.node, part))
+        if not any(isinstance(e, Chain) and e.node is place.node for e in conversion.edits):
+            conversion.add(uncounted)
     elif not place.sized:
+        conversion.edits = [e for e in conversion.edits if e != uncounted]  # another `fit` repeats it without end
         conversion.add(Chain(place.node, f"apply({_counted(conversion, place)})"))
     elif place.length:
         conversion.add(Chain(place.node, f"{part}.take({place.length} // {hvd}.size())"))

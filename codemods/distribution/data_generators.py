@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 
-from rewriter.distribution.draws import Draw, decided, draws_of, is_fixed, uses_up
+from rewriter.distribution.draws import Draw, decided, draws_of, is_fixed, shuffled_source, uses_up
 from rewriter.distribution.sources import Problem, seeded
 from rewriter.edits import Replace, Wrap
+from rewriter.loops.steps import call_sites, loops_around
 from rewriter.script import Script, own_nodes
 from rewriter.training import Run
 from rewriter.values import Value
@@ -32,6 +33,7 @@ def take_turns(conversion: Conversion, run: Run) -> bool:
         conversion.refuse(script, site.call, reason, "leave out `use_multiprocessing`")
         return False
     chance = True
+    generators: list[Value] = []
     for value in script.values(run.source):
         if value.kind == "constant" and value.literal is None:
             continue
@@ -49,18 +51,93 @@ def take_turns(conversion: Conversion, run: Run) -> bool:
         if _by_chance(owner, function, draws) and not (seeded(conversion.program) or conversion.seeds):
             continue
         chance = False
+        generators.append(value)
+        if (read := shuffled_source(owner, function)) is not None:
+            reason = f"`{owner.text(read[1])}`, which it reads ({read[0].at(read[1])}), has another order on every rank"
+            conversion.refuse(script, site.call, reason, "give it a `seed`, or `shuffle=False`")
+            return False
         if (problem := _settle(conversion, owner, function, draws, value)) is not None:
             conversion.refuse_problem(problem)
             return False
     if chance:
         conversion.note("every rank draws its own samples at random")
         return True
-    hvd = conversion.hvd(script, run.source)
-    turns = f"{_islice(conversion, script, run.source)}(..., {hvd}.rank(), None, {hvd}.size())"
-    if keras3.is_target(conversion):  # Keras 3 takes nothing but generators
-        turns = f"(batch for batch in {turns})"
-    conversion.add(Wrap(run.source, turns))
+    for where, node in _places(conversion, run, generators):
+        hvd = conversion.hvd(where, node)
+        turns = f"{_islice(conversion, where, node)}(..., {hvd}.rank(), None, {hvd}.size())"
+        if keras3.is_target(conversion):  # Keras 3 takes nothing but generators
+            turns = f"(batch for batch in {turns})"
+        conversion.add(Wrap(node, turns))
     return True
+
+
+def _places(conversion: Conversion, run: Run, generators: list[Value]) -> list[tuple[Script, ast.expr]]:
+    """Where batches are dealt out: for this `fit`, or where a generator is made which several go on reading.
+
+    Whoever takes a batch from it beforehand has to do so on every rank: all later ones would change their ranks.
+    """
+    fits = [r.source for training in conversion.program.trainings for r in training.fits]
+    made: list[tuple[Script, ast.expr]] = []
+    shared = False
+    for generator in generators:
+        owner, call = generator.script, generator.node
+        if owner is None or not isinstance(call, ast.expr):
+            continue
+        made.append((owner, call))
+        shared |= runs_again(run, owner, call)
+        for where, use in owner.flow(call):
+            reader = _reader(where, use)
+            if reader is None or use is run.source or _is_first_look(where, reader, owner, call):
+                continue
+            if use in fits:
+                shared = True
+                continue
+            reason = f"`{where.text(use)}` gives batches to something else than training too ({where.at(reader)})"
+            conversion.refuse(run.site.script, run.site.call, reason, "make a generator of its own for each")
+    return made if shared else [(run.site.script, run.source)]  # type: ignore[list-item]
+
+
+def _reader(script: Script, use: ast.expr) -> ast.AST | None:
+    """What takes batches from a generator: a call, or a loop; not a function of the project that it is given to."""
+    parent = script.parents.get(use)
+    if isinstance(parent, ast.keyword):
+        parent = script.parents.get(parent)
+    if isinstance(parent, ast.For | ast.comprehension | ast.YieldFrom | ast.Starred):
+        return parent
+    if not isinstance(parent, ast.Call) or use is parent.func:
+        return None
+    followed = any(isinstance(v.node, ast.FunctionDef | ast.ClassDef) and v.script for v in script.values(parent.func))
+    return None if followed else parent
+
+
+def _is_first_look(script: Script, reader: ast.AST, owner: Script, generator: ast.expr) -> bool:
+    """`x, y = next(batches)` where it is made, which every rank runs."""
+    if not isinstance(reader, ast.Call) or script.called(reader) != "builtins.next":
+        return False
+    statement = script.statement(reader)
+    plain = isinstance(statement, ast.Assign) and statement.value is reader
+    here = script is owner and script.function_of(reader) is owner.function_of(generator)
+    return plain and here and next(script.enclosing(reader, ast.If, ast.For, ast.While), None) is None
+
+
+def runs_again(run: Run, owner: Script, made: ast.AST) -> bool:
+    """Whether a `fit` may run several times with data made once: in a loop, or in a function that is called twice."""
+    script: Script = run.site.script
+    node: ast.AST = run.site.call
+    seen: set[ast.AST] = set()
+    while True:
+        if any(made not in ast.walk(loop) for loop in loops_around(script, node)):
+            return True
+        function = script.function_of(node)
+        if script is owner and function is owner.function_of(made):
+            return False
+        if not isinstance(function, ast.FunctionDef) or function in seen:
+            return False
+        seen.add(function)
+        sites, _ = call_sites(script, function)
+        if len(sites) != 1:
+            return len(sites) > 1
+        script, node = sites[0].script, sites[0].call
 
 
 def _goes_on(function: ast.FunctionDef) -> bool:

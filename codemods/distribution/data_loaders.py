@@ -6,7 +6,7 @@ import ast
 from dataclasses import dataclass, field
 
 from rewriter.data.pipelines import reached
-from rewriter.distribution.draws import Draw, draws_of, is_fixed
+from rewriter.distribution.draws import Draw, draws_of, is_fixed, shuffled_source
 from rewriter.distribution.sources import seeded
 from rewriter.edits import Insert, Replace, Wrap
 from rewriter.script import Script
@@ -16,11 +16,13 @@ from rewriter.values import Value
 
 from . import keras3
 from .conversion import Conversion
+from .data_generators import runs_again
 from .data_names import blank_lines_above, comes_first, imported, own_draws
 
 #: Classes of Keras whose batches are the same for the same number, and what shuffles them.
 _STEADY = ("sequence.TimeseriesGenerator",)
 _SEQUENCES = ("utils.Sequence", "utils.PyDataset")
+_PASSES = frozenset("evaluate predict evaluate_generator predict_generator".split())
 _CHANGES = frozenset("append extend insert pop popleft remove clear update setdefault add discard sort reverse".split())
 
 
@@ -117,24 +119,92 @@ def _class(conversion: Conversion, run: Run, loader: Value) -> _Class | None:
     if "__getitem__" not in methods or "__len__" not in methods:
         conversion.refuse(script, node, f"how `{name}` gives its batches is not seen")
         return None
-    (owner, getter), (_, length) = methods["__getitem__"], methods["__len__"]
+    _, getter = methods["__getitem__"]
     if "on_epoch_begin" in methods or "num_batches" in methods:
         conversion.refuse(script, node, f"`{name}` has methods that not every version of Keras calls")
         return None
-    if (problem := _keeps_state(owner, getter) or _keeps_state(owner, length)) is not None:
+    giving = _with_own(script, node, "__getitem__")
+    problem = next((p for o, m in [*giving, *_with_own(script, node, "__len__")] if (p := _keeps_state(o, m))), None)
+    if problem is not None:
         where, what = problem
         reason = f"`{name}` counts on being asked for all batches: {what}"
         conversion.refuse(where[0], where[1], reason, "let `__getitem__` change nothing")
         return None
-    setup = [methods[m][1] for m in ("__init__", "on_epoch_end") if m in methods]
-    found = _Class(script, node, draws_of(script, *setup), draws_of(owner, getter), "on_epoch_end" in methods)
+    setup = _with_own(script, node, "__init__", "on_epoch_end")
+    read = next((r for o, m in [*giving, *setup] if (r := shuffled_source(o, m, seeds=False))), None)
+    if read is not None:
+        reason = f"`{read[0].text(read[1])}`, which `{name}` reads, has another order on every rank"
+        conversion.refuse(read[0], read[1], reason, "give it `shuffle=False`, and shuffle in `on_epoch_end`")
+        return None
+    found = _Class(script, node, _draws(setup), _draws(giving), "on_epoch_end" in methods)
     if not (_same_batches(conversion, found, getter) and _same_order(conversion, found)):
+        return None
+    if found.ordering and (other := _other_pass(conversion, run, loader)) is not None:
+        reason = (
+            f"`{other[0].text(other[1])}` ({other[0].at(other[1])}) may order the data of training anew, on one rank"
+        )
+        conversion.refuse(run.site.script, run.site.call, reason, f"make a `{name}` of its own for it")
         return None
     if found.ordering and _made_for_every_epoch(run, loader):
         reason = f"`{name}` is made anew for every epoch, and would have the same order in all of them"
         conversion.refuse(run.site.script, run.site.call, reason, "make it before the loop")
         return None
     return found
+
+
+def _with_own(script: Script, cls: ast.ClassDef, *names: str) -> list[tuple[Script, ast.FunctionDef]]:
+    """These methods, and those of the class that they call: `self.load()` of a base class may be another one here."""
+    methods = script.methods(cls)
+    found: list[tuple[Script, ast.FunctionDef]] = []
+    todo = [methods[n] for n in names if n in methods]
+    while todo:
+        owner, method = todo.pop(0)
+        if any(method is m for _, m in found):
+            continue
+        found.append((owner, method))
+        for _, call in reached(owner, [method]):
+            func = call.func
+            of_self = isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name) and func.value.id == "self"
+            if of_self and func.attr in methods:  # type: ignore[attr-defined]
+                todo.append(methods[func.attr])  # type: ignore[attr-defined]
+    return found
+
+
+def _draws(methods: list[tuple[Script, ast.FunctionDef]]) -> list[Draw]:
+    found = [d for script, method in methods for d in draws_of(script, method)]
+    return list({d.call: d for d in found}.values())
+
+
+def _other_pass(conversion: Conversion, run: Run, loader: Value) -> tuple[Script, ast.Call] | None:
+    """An `evaluate` of a loader before training goes on with it: that ends an epoch too, and rank 0 may do it alone."""
+    owner, made = loader.script, loader.node
+    if owner is None or made is None:
+        return None
+    fits = {r.source for training in conversion.program.trainings for r in training.fits}
+    flow = owner.flow(made)
+    goes_on = runs_again(run, owner, made) or len([use for _, use in flow if use in fits]) > 1
+    for script, use in flow:
+        parent = script.parents.get(use)
+        if isinstance(parent, ast.keyword):
+            parent = script.parents.get(parent)
+        if isinstance(parent, ast.Attribute) and parent.attr == "on_epoch_end":
+            parent = script.parents.get(parent)
+            passes = isinstance(parent, ast.Call)
+        else:
+            func = parent.func if isinstance(parent, ast.Call) else None
+            passes = isinstance(func, ast.Attribute) and func.attr in _PASSES
+        if not passes or not isinstance(parent, ast.Call):
+            continue
+        statement = script.statement(parent)
+        by_all = isinstance(statement, ast.Assign | ast.Expr) and statement.value is parent
+        if _in_a_callback(script, parent) or (goes_on and not by_all):
+            return script, parent
+    return None
+
+
+def _in_a_callback(script: Script, node: ast.AST) -> bool:
+    classes = [c for c in script.enclosing(node, ast.ClassDef) if isinstance(c, ast.ClassDef)]
+    return any(base.endswith("Callback") for c in classes for base in script.library_bases(c))
 
 
 def _made_for_every_epoch(run: Run, loader: Value) -> bool:
@@ -179,8 +249,9 @@ def _same_batches(conversion: Conversion, found: _Class, getter: ast.FunctionDef
     uses_number = any(
         isinstance(n, ast.Name) and n.id in parameters and isinstance(n.ctx, ast.Load) for n in ast.walk(getter)
     )
-    repeatable = bool(seeded(conversion.program) or conversion.seeds)
+    seeds = bool(seeded(conversion.program) or conversion.seeds)
     for draw in found.batches:
+        repeatable = is_fixed(*draw.maker) if draw.maker is not None else seeds
         shared = any(isinstance(n, ast.Attribute) and _is_of_self(n) for a in draw.call.args for n in ast.walk(a))
         if draw.maker is not None and any(o.maker is not None and o.maker[1] is draw.maker[1] for o in found.ordering):
             reason = f"{draw.what} draws from the generator that orders the data, as often as a rank has batches"
@@ -192,7 +263,8 @@ def _same_batches(conversion: Conversion, found: _Class, getter: ast.FunctionDef
             return False
         if draw.kind in ("pick", "order") and not uses_number and repeatable:
             reason = f"a seed is set: {draw.what} would pick the same samples on every rank"
-            conversion.refuse(draw.script, draw.call, reason, "seed by rank: `np.random.seed(hvd.rank())`")
+            hint = "add `hvd.rank()` to its seed" if draw.maker else "seed by rank: `np.random.seed(hvd.rank())`"
+            conversion.refuse(draw.script, draw.call, reason, hint)
             return False
     return True
 

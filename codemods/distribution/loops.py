@@ -10,6 +10,7 @@ from rewriter.distribution.rates import set_elsewhere
 from rewriter.distribution.sources import Split, split_at
 from rewriter.edits import Insert, SetKeyword, Wrap
 from rewriter.loops.steps import Loop, Step, call_sites, is_tape, is_update
+from rewriter.scopes import Binding
 from rewriter.script import Script
 
 from . import data
@@ -114,27 +115,68 @@ def _steady(script: Script, expr: ast.AST, seen: frozenset[ast.AST] = frozenset(
     if expr in seen:
         return True
     seen = seen | {expr}
-    for node in ast.walk(expr):
+    todo = [expr]
+    while todo:
+        node = todo.pop()
         if isinstance(node, ast.Call):
-            if not (_is_setting(script, node) or script.called(node) in _PURE or _asks_iterations(script, node)):
+            if _is_parsed(node):
+                continue
+            pure = _is_setting(node) or script.called(node) in _PURE or _asks_iterations(script, node)
+            if not (pure or _asks_rate(node) or _gives_steady(script, node, seen)):
                 return False
         elif isinstance(node, ast.Attribute):
-            if isinstance(script.parents.get(node), ast.Call) or _root_is_setting(script, node):
+            if _root_is_setting(script, node):
                 continue
-            if not _asks_iterations(script, node):
+            plain = isinstance(script.parents.get(node), ast.Call) or _is_rate(node)
+            if not (plain or _asks_iterations(script, node)):
                 return False
+            if _is_rate(node):
+                continue  # what sets it is looked at, too
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and not _steady_name(script, node, seen):
             return False
+        todo += ast.iter_child_nodes(node)
     return True
 
 
+_NUMBERS = "cos sin exp log sqrt pow power minimum maximum floor ceil".split()
 _PURE = frozenset(f"builtins.{n}" for n in "len int float min max abs bool isinstance range round str".split()) | {
-    "tensorflow.equal", "tensorflow.cast",
+    "tensorflow.equal", "tensorflow.cast", *(f"{module}.{n}" for module in ("math", "numpy") for n in _NUMBERS),
 }  # fmt: skip
 
 
-def _is_setting(script: Script, call: ast.Call) -> bool:
-    return isinstance(call.func, ast.Attribute) and call.func.attr in ("parse_args", "get")
+def _is_parsed(call: ast.Call) -> bool:
+    return isinstance(call.func, ast.Attribute) and call.func.attr == "parse_args"
+
+
+def _is_setting(call: ast.Call) -> bool:
+    return isinstance(call.func, ast.Attribute) and call.func.attr == "get"
+
+
+def _is_rate(node: ast.AST) -> bool:
+    """`optimizer.learning_rate`, which is the same where everything that it is set to is."""
+    return isinstance(node, ast.Attribute) and node.attr in ("learning_rate", "lr")
+
+
+def _asks_rate(call: ast.Call) -> bool:
+    return (
+        isinstance(call.func, ast.Attribute) and call.func.attr in ("numpy", "read_value") and _is_rate(call.func.value)
+    )
+
+
+def _gives_steady(script: Script, call: ast.Call, seen: frozenset[ast.AST]) -> bool:
+    """A function of the project that computes what it returns from what is the same on every rank: `rate_at(epoch)`."""
+    functions = script.values(call.func)
+    if not isinstance(call.func, ast.Name) or len(functions) != 1:
+        return False
+    function, owner = functions[0].node, functions[0].script
+    if owner is None or not isinstance(function, ast.FunctionDef):
+        return False
+    if function in seen:
+        return True
+    seen = seen | {function}
+    results = owner.returns(function)
+    tests = [n.test for n in ast.walk(function) if isinstance(n, ast.If | ast.While)]
+    return bool(results) and all(_steady(owner, part, seen) for part in [*results, *tests])
 
 
 def _root_is_setting(script: Script, node: ast.Attribute) -> bool:
@@ -169,7 +211,7 @@ def _steady_name(script: Script, name: ast.Name, seen: frozenset[ast.AST]) -> bo
     for binding in bindings:
         if binding.kind in ("import", "def", "class"):
             continue
-        if not _steadily_bound(script, binding.node, seen):
+        if not _steadily_bound(script, binding.node, seen) or not _steadily_filled(script, binding, seen):
             return False
         if binding.kind == "loop":
             if not _counts(script, binding.node, binding.path):
@@ -197,6 +239,36 @@ def _steadily_bound(script: Script, node: ast.AST, seen: frozenset[ast.AST]) -> 
     function = script.function_of(node)
     tests = [n.test for n in script.enclosing(node, ast.If, ast.While) if script.function_of(n) is function]  # type: ignore[attr-defined]
     return all(test in seen or _is_main(test) or _steady(script, test, seen) for test in tests)
+
+
+_FILLS = frozenset("append appendleft extend insert add update setdefault".split())
+
+
+def _steadily_filled(script: Script, binding: Binding, seen: frozenset[ast.AST]) -> bool:
+    """Whether what is put into a list or dict is the same on every rank: not `losses.append(loss)`."""
+    value = binding.value
+    made = script.called(value) if isinstance(value, ast.Call) and not value.args else ""
+    empty = (
+        (isinstance(value, ast.List) and not value.elts)
+        or (isinstance(value, ast.Dict) and not value.keys)
+        or made.endswith((".list", ".dict", ".deque"))
+    )
+    filled = False
+    for load in script.names.loads(binding):
+        node: ast.AST = load
+        parent = script.parents.get(node)
+        while isinstance(parent, ast.Subscript) and parent.value is node:
+            if not isinstance(parent.ctx, ast.Load):
+                filled = True
+                if not all(_steady(script, part, seen) for part in _given_in(script.statement(parent))):
+                    return False
+            node, parent = parent, script.parents.get(parent)
+        if isinstance(parent, ast.Attribute) and parent.attr in _FILLS:
+            filled = True
+            call = script.parents.get(parent)
+            if not isinstance(call, ast.Call) or not all(_steady(script, a, seen) for a in call.args):
+                return False
+    return filled or not empty
 
 
 def _is_main(test: ast.expr) -> bool:

@@ -23,6 +23,7 @@ from .scope import Scope
 
 CLASSES = {"mirrored": "MirroredStrategy", "multiworker": "MultiWorkerMirroredStrategy"}
 
+_LOOPS = (ast.For, ast.While, ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)
 #: Calls after which devices cannot be configured otherwise, so that the strategy is made behind them.
 _CONFIGURES = re.compile(
     r"tensorflow\.config\.(experimental\.)?(set_memory_growth|set_visible_devices|set_logical_device_configuration"
@@ -237,7 +238,27 @@ def _find_place(conversion: ByStrategy) -> None:
     conversion.place = place.anchor
     conversion.start = place
     conversion.home = script.function_of(place.anchor)
+    _check_once(conversion, place.anchor)
     conversion.started = place.anchor.lineno - (not place.after)
+
+
+def _check_once(conversion: ByStrategy, anchor: ast.stmt) -> None:
+    """A process has one strategy: a second one counts what the GPUs tell each other from the start again."""
+    script, seen = conversion.script, set[ast.AST]()
+    todo: list[ast.AST] = [anchor]
+    while todo:
+        node = todo.pop()
+        function = script.function_of(node)
+        repeated = any(isinstance(n, _LOOPS) for n in script.enclosing(node, *_LOOPS))
+        calls = script.project.calls_of(function, script) if isinstance(function, ast.FunctionDef) else []
+        if repeated or len(calls) > 1 or function in seen:
+            reason = f"the strategy would be made here, more than once ({script.at(node)})"
+            hint = "configure the devices once, at the top of the script"
+            conversion.refuse(script, anchor, reason, hint)
+            return
+        if function is not None:
+            seen.add(function)
+        todo += [c for o, c, _ in calls if o is script]
 
 
 def _make(conversion: ByStrategy) -> None:
@@ -277,8 +298,20 @@ def _check_devices(conversion: ByStrategy, script: Script) -> None:
             script, call
         ):
             conversion.refuse(script, call, "it chooses the GPUs itself", "leave that out")
+        elif name.endswith("set_memory_growth") and _is_one(script, call):
+            reason = "memory grows on one GPU only, and TensorFlow does not start where GPUs differ in that"
+            conversion.refuse(script, call, reason, "set it for all GPUs: `for gpu in gpus: ...`")
         elif name == "tensorflow.device":
             device = script.constant(call.args[0]) if call.args else None
             if not isinstance(device, str) or "cpu" not in device.lower():
                 what = repr(device) if isinstance(device, str) else "a device"
                 conversion.refuse(script, call, f"it computes on {what}, where a strategy uses all", "leave that out")
+
+
+def _is_one(script: Script, call: ast.Call) -> bool:
+    """`set_memory_growth(gpus[0], True)`."""
+    device = call.args[0] if call.args else None
+    if isinstance(device, ast.Name):
+        bindings = script.names.reaching(device)
+        device = bindings[0].part if len(bindings) == 1 and bindings[0].kind != "loop" else None
+    return isinstance(device, ast.Subscript) and script.integer(device.slice) is not None

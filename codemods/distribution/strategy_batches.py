@@ -10,7 +10,7 @@ import ast
 from collections.abc import Iterator
 
 from rewriter.data.pipelines import role, routes, stages
-from rewriter.distribution.portions import EACH, Reading
+from rewriter.distribution.portions import EACH, Portion, Reading, other
 from rewriter.edits import SetKeyword
 from rewriter.models import structure
 from rewriter.script import Script
@@ -18,6 +18,7 @@ from rewriter.training import ENDLESS, Run, Training, elements_of
 from rewriter.values import Value
 
 from .strategies import ByStrategy
+from .strategy_models import classes
 
 _BATCHES = ("batch", "padded_batch")
 _NORMALIZES = ("BatchNormalization", "SyncBatchNormalization")
@@ -34,6 +35,11 @@ def check(conversion: ByStrategy, training: Training) -> None:
     _normalization(conversion, training)
     hidden = _hidden_normalization(conversion, training)
     for run in {r.site.call: r for r in training.fits}.values():
+        for name in ("sample_weight", "class_weight") if alone else ():
+            weights = run.site.arguments.get(name)
+            if weights is not None and not run.site.script.is_none(weights):
+                reason = f"`{alone[0][2]}` takes a mean itself, which `{name}` weights on every GPU by itself"
+                conversion.refuse(run.site.script, weights, reason, "let it return the loss of every sample")
         if not even(run):
             if why or hidden:
                 _drop_rest(conversion, run, why or hidden)
@@ -81,10 +87,17 @@ def _own_means(conversion: ByStrategy, training: Training) -> Iterator[tuple[Scr
                 continue
             if value.kind == "loss" and value.cls is None:
                 yield from _reduction(conversion, script, value)
-            elif value.kind in ("symbol", "class") and value.keras.startswith("losses."):
+            elif value.keras.startswith("losses.") and (
+                value.kind in ("symbol", "class") or value.keras == "losses.get"
+            ):
                 continue
-            elif not _of_samples(value):
-                yield script, expr, script.text(expr)
+            elif (found := _of_samples(value)).kind not in ("each", "either"):
+                shown = script.text(expr)
+                if found.kind != "mean":
+                    why = found.why or "it is a sum over the batch"
+                    reason = f"`{shown}` is averaged over the GPUs, each with a part of the batch: {why}"
+                    conversion.refuse(script, expr, reason, "let it return the loss of every sample")
+                yield script, expr, shown
 
 
 def _single(script: Script, expr: ast.expr, depth: int = 0) -> Iterator[tuple[Script, ast.expr]]:
@@ -118,29 +131,33 @@ def _reduction(conversion: ByStrategy, script: Script, loss: Value) -> Iterator[
     yield from ()
 
 
-def _of_samples(loss: Value) -> bool:
-    """Whether a loss of the project has a number for every sample: `K.mean(..., axis=-1)`."""
+def _of_samples(loss: Value) -> Portion:
+    """What a loss of the project gives for samples: a number for each, `K.mean(..., axis=-1)`, or their mean."""
+    unknown = other("what it computes is not known")
     script, node = loss.script, loss.node
     if loss.cls is not None and loss.cls.script is not None and isinstance(loss.cls.node, ast.ClassDef):
         found = loss.cls.script.method(loss.cls.node, "call")
         if found is None:
-            return False
+            return unknown
         script, node = found
     if script is None or not isinstance(node, ast.FunctionDef | ast.Lambda):
-        return False
+        return unknown
     names = [a.arg for a in (*node.args.posonlyargs, *node.args.args)]
     names = names[1:] if loss.kind == "method" or loss.cls is not None else names
     if len(names) < 2:
-        return False
+        return unknown
     reading = Reading()
     result = reading.function(script, node, dict.fromkeys(names[:2], EACH))
     # "either": a mean over the last axis, which is not that of the samples in what Keras gives to a loss
-    return result.kind in ("each", "either") and not result.items and not reading.problems
+    if reading.losses:
+        at = reading.losses[0][0].at(reading.losses[0][1])
+        return other(f"the mean of a loss of Keras ({at}) is another one under a strategy")
+    return other(reading.problems[0][2]) if reading.problems else unknown if result.items else result
 
 
 def _means_in_models(conversion: ByStrategy, training: Training) -> str:
     """Why a part of no samples would spoil the loss, besides the loss itself."""
-    for cls in _classes(conversion):
+    for _, cls in classes(conversion, "layer", "model"):
         for node in ast.walk(cls):
             if isinstance(node, ast.Attribute) and node.attr == "add_loss":
                 return f"`{cls.name}` adds a loss of its own"
@@ -148,13 +165,6 @@ def _means_in_models(conversion: ByStrategy, training: Training) -> str:
         if isinstance(call.func, ast.Attribute) and call.func.attr == "add_loss":
             return f"`{script.text(call.func)}` adds a mean"
     return ""
-
-
-def _classes(conversion: ByStrategy) -> Iterator[ast.ClassDef]:
-    for script in conversion.program.scripts:
-        for cls in script.all(ast.ClassDef):
-            if cls in conversion.program.reach.defined and script.kind_of_class(cls) in ("layer", "model"):
-                yield cls
 
 
 # -- batch normalization -------------------------------------------------------------------------------------

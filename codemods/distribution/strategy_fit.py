@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 
+from rewriter.distribution.portions import EACH, FREE, Reading
 from rewriter.distribution.program import Way, unproven_compiles
 from rewriter.distribution.writes import saves_whole_models
 from rewriter.edits import DropKeyword, Wrap
@@ -14,7 +15,7 @@ from rewriter.loops.steps import is_update, tapes_in
 from rewriter.script import Script, own_nodes
 from rewriter.training import FITS, Run, Training, graph_mode, left_behind
 
-from . import strategy_batches, strategy_workers
+from . import strategy_batches, strategy_models, strategy_workers
 from .strategies import ByStrategy
 
 
@@ -34,6 +35,8 @@ def convert(conversion: ByStrategy, ways: list[Way]) -> None:
     elif any(saves_whole_models(program, ending) for ending in (".keras", ".weights.h5")):
         _weights_of_keras2(conversion)
     strategy_batches.fixed_sizes(conversion)
+    strategy_models.samples_apart(conversion)
+    strategy_models.of_keras(conversion)
     for training in trainings:
         for use in training.unseen:
             conversion.refuse(use.script, use.node, use.reason)
@@ -82,7 +85,7 @@ def _under_scope(conversion: ByStrategy, training: Training) -> None:
             continue
         for owner, use in model.script.flow(model.node):
             parent = owner.parents.get(use)
-            if isinstance(parent, ast.Attribute) and parent.attr in ("add", "build"):
+            if isinstance(parent, ast.Attribute) and parent.attr in ("add", "build", "add_metric"):
                 call = owner.parents.get(parent)
                 if isinstance(call, ast.Call) and call.func is parent:
                     scope.hold(owner, call)
@@ -231,11 +234,43 @@ def _step(conversion: ByStrategy, script: Script, step: ast.FunctionDef) -> None
                 conversion.refuse(script, call, reason)
             if func.attr == "minimize" and call.args:
                 _divided(conversion, script, step, call.args[0], myself)
+    _applied(conversion, script, step)
     for tape in tapes_in(script, iter(own_nodes(step))):
         for gradient in tape.gradients:
             target = script.bind(gradient, ("target", "sources")).get("target")
             if target is not None:
                 _divided(conversion, script, step, target, myself)
+
+
+def _applied(conversion: ByStrategy, script: Script, step: ast.FunctionDef) -> None:
+    """Gradients are applied as they are, in every step: what is made of them before would be of one GPU's part."""
+    names = [a.arg for a in step.args.args]
+    reading = Reading()
+    reading.function(script, step, {n: EACH if i else FREE for i, n in enumerate(names)})
+    for owner, node, why in reading.problems:
+        sets = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr[:6] == "assign"
+        if sets or (isinstance(node, ast.Call) and is_update(owner, node)):
+            conversion.refuse(owner, node, why)
+    updates = [n for n in own_nodes(step) if isinstance(n, ast.Call) and is_update(script, n)]
+    if not updates and any(tapes_in(script, iter(own_nodes(step)))):
+        conversion.refuse(script, step, "where the gradients of this step are applied is not seen")
+    for update in updates:
+        for around in script.enclosing(update, ast.If, ast.While):
+            assert isinstance(around, ast.If | ast.While)
+            if around in own_nodes(step) and not _is_setting(around.test):
+                shown = script.text(around.test)
+                reason = f"the gradients are applied where `{shown}`: replicas apply them in all steps"
+                conversion.refuse(script, update, reason)
+
+
+def _is_setting(test: ast.expr) -> bool:
+    """`if self.training_phase:`, `if sample_weight is not None:`, `if len(data) == 3:`."""
+    if isinstance(test, ast.Compare):
+        same = all(isinstance(o, ast.Is | ast.IsNot | ast.In | ast.NotIn) for o in test.ops)
+        return same or "len(" in ast.unparse(test)
+    return isinstance(test, ast.Name | ast.Attribute | ast.UnaryOp | ast.Constant) or (
+        isinstance(test, ast.Call) and ast.unparse(test.func) in ("isinstance", "hasattr")
+    )
 
 
 def _divided(conversion: ByStrategy, script: Script, step: ast.FunctionDef, loss: ast.expr, myself: str) -> None:

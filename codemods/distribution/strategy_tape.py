@@ -20,7 +20,7 @@ from rewriter.script import Script, own_nodes
 from rewriter.training import graph_mode
 from rewriter.values import Value
 
-from . import strategy_data, strategy_hosts, strategy_lifts, strategy_losses
+from . import strategy_data, strategy_hosts, strategy_lifts, strategy_losses, strategy_models
 from .names import Place, Unseen, at_place
 from .strategies import ByStrategy
 
@@ -64,6 +64,7 @@ def convert(conversion: ByStrategy, ways: list[Way]) -> None:
         return
     runs = [run for s in found if s.role == "train" and (run := _read(conversion, s)) is not None]
     if not conversion.refusals:
+        strategy_models.samples_apart(conversion)
         _all_is_seen(conversion, ways, runs)
     if not conversion.refusals:
         _evaluations(conversion, [s for s in found if s.role == "eval"], runs)

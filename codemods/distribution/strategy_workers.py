@@ -28,6 +28,7 @@ _HARMLESS = frozenset(
 )
 _SEEDS = ("numpy.random.seed", "tensorflow.keras.utils.set_random_seed", "keras.utils.set_random_seed")
 _SAVES = frozenset("save save_weights".split())
+_ASKS = frozenset("exists isfile isdir is_file is_dir glob listdir latest_checkpoint".split())
 _LOADS = frozenset("load_weights load_model".split())
 
 
@@ -146,6 +147,7 @@ def by_chief(conversion: ByStrategy) -> None:
     """Files are written by the chief; models are saved by all workers, and kept by the chief."""
     program = conversion.program
     kept = list(_kept(conversion))
+    _resumed(conversion)
     found = for_rank_0(program)
     for problem in found.problems:
         conversion.refuse_problem(problem)
@@ -207,6 +209,20 @@ def _load(conversion: ByStrategy, script: Script, call: ast.Call) -> None:
         )
         return
     _aside(conversion, script, path)
+
+
+def _resumed(conversion: ByStrategy) -> None:
+    """What an earlier run has written is on the chief's host: the others would start from something else."""
+    for script, call in conversion.program.calls():
+        if _last(call) not in _LOADS:
+            continue
+        for around in script.enclosing(call, ast.If):
+            assert isinstance(around, ast.If)
+            if any(isinstance(n, ast.Call) and _last(n) in _ASKS for n in ast.walk(around.test)):
+                shown = script.text(around.test)
+                reason = f"whether `{shown}` may differ from host to host: workers would start from other weights"
+                conversion.refuse(script, call, reason, "load it on all workers, from a folder that they share")
+                break
 
 
 def _together(conversion: ByStrategy, script: Script, statement: ast.stmt) -> ast.Call | None:

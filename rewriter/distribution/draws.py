@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from ..data.pipelines import reached
+from ..data.pipelines import reached, stages
 from ..script import Script
+from ..values import Value
 
 Kind = Literal["order", "pick", "noise", "seed"]
 Library = Literal["numpy", "random", "state", "tensorflow", "own"]
@@ -154,4 +155,57 @@ def _leads(node: ast.AST) -> bool:
         isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
         and node.func.attr in ("append", "extend", "insert", "pop", "remove")
+    )
+
+
+# -- what is read ----------------------------------------------------------------------------------------------
+
+
+def shuffled_source(script: Script, *functions: ast.AST, seeds: bool = True) -> tuple[Script, ast.expr] | None:
+    """Where functions read from other data whose order may differ from rank to rank: `next(train_flow)`.
+
+    seeds: the seed of an iterator over images makes its order the same, as it does where all batches are taken in turn.
+    """
+    bodies: dict[ast.AST, Script] = dict.fromkeys(functions, script)
+    for owner, call in reached(script, functions):
+        if (function := owner.function_of(call)) is not None:
+            bodies.setdefault(function, owner)
+    for function, owner in bodies.items():
+        for node in ast.walk(function):
+            if not isinstance(node, ast.Name | ast.Attribute) or not isinstance(node.ctx, ast.Load):
+                continue
+            if any(_is_shuffled(value, seeds) for value in owner.values(node)):
+                return owner, node
+    return None
+
+
+def _is_shuffled(value: Value, seeds: bool) -> bool:
+    """Whether a generator, loader or dataset has an order that chance makes, and that no seed makes the same."""
+    script, call = value.script, value.node
+    if script is None or not isinstance(call, ast.Call):
+        return False
+    if value.kind == "generator":
+        base = value.base
+        if base is None or base.script is None or not isinstance(base.node, ast.FunctionDef):
+            return True
+        return _orders(base.script, base.node) or shuffled_source(base.script, base.node, seeds=seeds) is not None
+    if value.kind == "loader" and value.cls is not None:
+        node = value.cls.node
+        methods = value.cls.script.methods(node) if value.cls.script and isinstance(node, ast.ClassDef) else {}
+        return any(_orders(owner, method) for owner, method in methods.values())
+    if value.kind == "loader" and value.base is not None and value.base.kind == "image-generator":
+        shuffle, seed = script.argument(call, "shuffle"), script.argument(call, "seed")
+        in_order = shuffle is not None and script.constant(shuffle) is False
+        return not in_order and (not seeds or seed is None or script.is_none(seed))
+    if value.kind == "dataset":
+        shuffles = [s for s in stages(value) if s.name == "shuffle" and s.script and isinstance(s.node, ast.Call)]
+        return any(s.script.argument(s.node, "seed") is None for s in shuffles)  # type: ignore[union-attr, arg-type]
+    return False
+
+
+def _orders(script: Script, function: ast.AST) -> bool:
+    """Whether a function makes an order by chance, with random numbers that differ from rank to rank."""
+    return any(
+        draw.kind in ("order", "pick") and not (draw.maker is not None and is_fixed(*draw.maker))
+        for draw in draws_of(script, function)
     )

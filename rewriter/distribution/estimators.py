@@ -19,6 +19,7 @@ from typing import Literal
 from ..data.pipelines import reached
 from ..scopes import FUNCTIONS, Binding
 from ..script import Arguments, Script
+from .draws import is_fixed
 from .program import ESTIMATORS, Program, is_estimator, trains_estimator
 from .sources import Problem
 
@@ -527,6 +528,8 @@ def unlike(script: Script, test: ast.AST) -> ast.AST | None:
     for node in script.behind(test):
         if isinstance(node, ast.Call):
             last = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+            if last in ("RandomState", "default_rng", "Random") and is_fixed(script, node):
+                continue
             if _UNLIKE.match(script.called(node)) or last in ("latest_checkpoint", "exists", "is_file"):
                 return node
     return None

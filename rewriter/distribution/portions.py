@@ -99,8 +99,8 @@ class Reading:
     )  # calls that are not entered, and what they get
     _stack: list[ast.AST] = field(default_factory=list)
 
-    def function(self, script: Script, function: ast.AST, given: Env) -> Portion:
-        """What a function returns."""
+    def function(self, script: Script, function: ast.AST, given: Env, *, lenient: bool = False) -> Portion:
+        """What a function returns; lenient: it is a part of a model."""
         if function in self._stack or len(self._stack) > 12:
             return other("it calls itself, or too deeply")
         self.visited.add(function)
@@ -108,6 +108,7 @@ class Reading:
         self._stack.append(function)
         try:
             frame = Frame(self, script, function, dict(given))
+            frame.lenient |= lenient
             if isinstance(function, ast.Lambda):
                 return frame(function.body)
             assert isinstance(function, ast.FunctionDef)
@@ -222,7 +223,7 @@ class Frame:
 
     def loop(self, node: ast.For) -> None:
         iterated = self(node.iter)
-        if iterated.kind in ("each", "drawn") and not iterated.items and not _enumerates(node.iter):
+        if iterated.kind in ("each", "drawn") and not (iterated.items or _enumerates(node.iter) or self.lenient):
             iterated = other(f"it goes through the samples of a batch ({self.script.at(node)})")
         for _ in range(2):
             self.bind(node.target, element(iterated))
@@ -307,6 +308,10 @@ class Frame:
                     for test in part.ifs:
                         self(test)
                 return replace(self(node.elt), zero=False)
+            case ast.DictComp():
+                for part in node.generators:
+                    self.bind(part.target, element(self(part.iter)))
+                return replace(self(node.value), zero=False)
             case ast.Call():
                 return self.call(node)
             case ast.Lambda() | ast.JoinedStr() | ast.FormattedValue():
@@ -317,6 +322,9 @@ class Frame:
 
     def attribute(self, node: ast.Attribute) -> Portion:
         base = self(node.value)
+        symbolic = base.kind == "free" and node.attr in ("input", "inputs", "output", "outputs")
+        if symbolic and any(v.kind in ("model", "layer") for v in self.script.values(node.value)):
+            return EACH
         if base.kind in _ROWS:
             if node.attr == "shape":
                 return SHAPE
@@ -353,6 +361,8 @@ class Frame:
         if kinds <= {"free"}:
             return replace(joined([a, b]), items=a.items + b.items if isinstance(op, ast.Add) else (), zero=False)
         if kinds <= {"free", "size", "shape"}:
+            if isinstance(op, ast.Add) and a.items and a.items[0].kind == "size":
+                return SHAPE  # (tf.shape(x)[0],) + (1, 1)
             return SIZE if "size" in kinds and isinstance(op, ast.Mult | ast.Div | ast.FloorDiv) else FREE
         if "gradients" in kinds:
             linear = kinds == {"gradients"} if isinstance(op, ast.Add | ast.Sub) else b.kind in ("free",)
@@ -462,7 +472,7 @@ class Frame:
         of, by = self(target), self(sources)
         if by.kind in ("each", "drawn"):  # of a gradient penalty
             fits = of.kind in ("each", "drawn", "sum")
-            return replace(by, items=()) if fits else other(f"`{self.script.text(node)}` depends on the whole batch")
+            return by if fits else other(f"`{self.script.text(node)}` depends on the whole batch")
         self.reading.uses(self.script, sources)
         for inner in ast.walk(sources):
             if isinstance(inner, ast.Attribute) and inner.attr.endswith(("variables", "weights")):
@@ -535,7 +545,7 @@ class Frame:
             if all(p.kind == "free" for p in given.values()) and function in self.reading.visited:
                 found.append(FREE)
                 continue
-            found.append(self.reading.function(owner, function, given))
+            found.append(self.reading.function(owner, function, given, lenient=self.lenient))
         return joined(found)
 
     def of_model(self, node: ast.Call, values: Values, parts: Sequence[Portion]) -> Portion:
@@ -619,6 +629,11 @@ class Frame:
             why = f"`{self.script.text(func)}` sets a variable, on every replica for itself"
             self.reading.problem(self.script, node, why)
             return FREE
+        if name.startswith("assign") and self.lenient and not self._aggregates(func.value):
+            shown = self.script.text(func)
+            why = f"`{shown}` sets a variable that does not say how those of the replicas are put together"
+            self.reading.problem(self.script, node, why)
+            return FREE
         if name.startswith("assign") and any(p.kind not in ("free",) for p in parts):
             why = f"`{self.script.text(func)}` keeps what one replica has of the batch"
             self.reading.problem(self.script, node, why)
@@ -628,6 +643,18 @@ class Frame:
         if base.kind in ("mean", "sum") and name in ("numpy", "item"):
             return base
         return self.unknown(node, [base, *parts])
+
+    def _aggregates(self, variable: ast.expr) -> bool:
+        made = [(v.script, v.node) for v in self.script.values(variable)]
+        if isinstance(variable, ast.Attribute):  # `self.u = self.add_weight(...)`
+            made += [(s, e) for s, e in self._attribute(variable)]
+        return any(
+            s is not None and isinstance(n, ast.Call) and s.argument(n, "aggregation") is not None for s, n in made
+        )
+
+    def _attribute(self, node: ast.Attribute) -> list[tuple[Script, ast.expr]]:
+        cls = self.script.parents.get(self.function) if self.function is not None else None
+        return self.script.assigned_attributes(cls).get(node.attr, []) if isinstance(cls, ast.ClassDef) else []
 
     def builtin(self, name: str, node: ast.Call) -> Portion:
         parts = [self(a) for a in node.args]
@@ -657,6 +684,8 @@ class Frame:
             short = last.rpartition(".")[2]
             if last == "shape" or last == "int_shape":
                 return SHAPE if parts and parts[0].kind in _ROWS else FREE
+            if short.startswith(("random_", "truncated_normal")):
+                return self.random(node)
             return self.operation({"mean": "reduce_mean", "sum": "reduce_sum", "max": "reduce_max", "min": "reduce_min",
                                    "std": "reduce_std", "var": "reduce_variance", "dot": "matmul",
                                    "concatenate": "concat"}.get(short, short), node)  # fmt: skip
@@ -665,9 +694,13 @@ class Frame:
             if rows.kind not in ("each", "drawn"):
                 return rows
             known = last.rpartition(".")[2] in ("categorical_crossentropy", "sparse_categorical_crossentropy")
-            return rows if known else EITHER
+            return rows if known or self.lenient else EITHER
+        if path == "layers.Input":
+            return EACH
         if family in ("activations", "layers", "applications"):
             return self.elementwise(parts, node)
+        if family == "random" and last in ("normal", "uniform", "truncated_normal", "randint"):
+            return self.random(node)
         if family == "regularizers":
             return FREE
         return self.unknown(node, parts)
@@ -701,6 +734,8 @@ class Frame:
             return SIZE if first.kind in _ROWS else FREE
         if name == "rank":
             return FREE
+        if name in ("expand_dims", "squeeze", *_ALONG) and first.kind in _ROWS and self._mixes(name, node):
+            return other(f"`{script.text(node)}` computes with several samples together")
         if name in _LINEAR:
             return replace(first, zero=False) if name != "add_n" else self.linear(first, node)
         if name in _OPERATORS and len(parts) >= 2:
@@ -734,6 +769,14 @@ class Frame:
             return other(f"`{script.text(node.func)}` takes statistics of the batch")
         return self.unknown(node, parts)
 
+    def _mixes(self, name: str, node: ast.Call) -> bool:
+        """Whether an operation along an axis is one along the samples, or over all of them: `tf.norm(x)`."""
+        position = 2 if name in ("norm", "normalize") else 1
+        if self.axis(node, position) is None:
+            return name in _OVER_ALL
+        along = self._along(node, position)
+        return along == "" or (along == "?" and not (self.lenient and name == "squeeze"))
+
     def _is_none(self, node: ast.Call) -> str:
         return f"`{self.script.text(node)}` is no mean over the batch, and no sum"
 
@@ -748,8 +791,8 @@ class Frame:
 
     def axis(self, node: ast.Call, position: int = 1) -> ast.expr | None:
         bound = self.script.argument(node, "axis")
-        if bound is None:
-            bound = self.script.argument(node, "reduction_indices")
+        for name in ("reduction_indices", "axes"):
+            bound = self.script.argument(node, name) if bound is None else bound
         if bound is None and len(node.args) > position:
             bound = node.args[position]
         return None if bound is not None and self.script.is_none(bound) else bound
@@ -847,6 +890,12 @@ class Frame:
         if found.kind == "shape" or (found.items and found.items[0].kind == "size"):
             return EACH
         if self.lenient:
+            listed = isinstance(shape, ast.List | ast.Tuple)
+            one = isinstance(shape, ast.List | ast.Tuple) and (
+                len(shape.elts) < 2 or self.script.integer(shape.elts[0]) == 1
+            )
+            if one or not (listed or found.kind != "free"):
+                return FREE  # noise of weights, or the same for all samples
             return other(f"`{self.script.text(node)}` draws rows of a fixed number in the model")
         if isinstance(shape, ast.List | ast.Tuple) and shape.elts:
             first = shape.elts[0]
@@ -902,6 +951,9 @@ _LINEAR = frozenset(
     "cast identity convert_to_tensor stop_gradient negative squeeze expand_dims add_n to_float to_double constant "
     "ones_like zeros_like as_dtype saturate_cast ensure_shape".split()
 )
+#: Operations along an axis, the last one where none is given; and those that are over all samples then.
+_ALONG = frozenset("softmax log_softmax l2_normalize norm normalize logsumexp".split())
+_OVER_ALL = frozenset("l2_normalize norm normalize".split())
 _LINEAR_METHODS = frozenset("astype numpy squeeze ravel".split())
 _OPERATORS: dict[str, type[ast.operator]] = {
     "add": ast.Add, "subtract": ast.Sub, "multiply": ast.Mult, "divide": ast.Div, "truediv": ast.Div,

@@ -19,7 +19,7 @@ from ..data.pipelines import COMBINING, READERS, inputs, nondeterministic, role,
 from ..script import Script
 from ..training import Count, Run, elements_of, steps_of
 from ..values import Value
-from .draws import Draw, decided, draws_of, uses_up
+from .draws import Draw, decided, draws_of, shuffled_source, uses_up
 from .program import Program
 
 
@@ -477,6 +477,9 @@ def draws_in(script: Script, function: ast.expr | None, own: list[Own] | None = 
         owner, node = _generates(value)
         if owner is None or not isinstance(node, ast.FunctionDef | ast.Lambda):
             return Problem(script, function, "what the generator yields is not seen")
+        if (read := shuffled_source(owner, node)) is not None:
+            reason = f"`{read[0].text(read[1])}`, which the generator reads, has another order on every rank"
+            return Problem(read[0], read[1], reason, "give it a `seed`, or `shuffle=False`")
         draws = draws_of(owner, node)
         orders = tuple(d for d in draws if d.kind in ("order", "seed"))
         place = _own_place(value, owner, node, orders) if own is not None else None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -36,7 +36,7 @@ _FILES = re.compile(
 #: Methods that write a file, whatever they are called on.
 _METHODS = frozenset(
     "save save_weights savefig save_model save_pretrained to_csv to_pickle to_excel to_hdf to_parquet write_text "
-    "write_bytes imsave tofile unlink".split()
+    "write_bytes write_out imsave tofile unlink".split()
 )
 _PRINTS = frozenset({"builtins.print", "pprint.pprint", "pprint.pp", "tensorflow.print"})
 
@@ -60,6 +60,8 @@ def writes(script: Script, call: ast.Call) -> Writes:
         receiver = script.values(call.func.value)
         if call.func.attr == "summary" and any(v.kind == "model" for v in receiver):
             return "print"
+        if call.func.attr == "export" and any(v.kind == "model" for v in receiver):
+            return "file"
         if call.func.attr in _METHODS and not any(v.kind in ("dataset", "symbol") for v in receiver):
             return "file"
         if call.func.attr == "open" and call.args and set(str(script.constant(call.args[0]) or "")) & set("wax+"):
@@ -236,10 +238,21 @@ def _draws(script: Script, call: ast.Call) -> bool:
 
 
 _LOADS = frozenset("load_weights load_model".split())
+_READS = (".load_model", "latest_checkpoint")
+#: Readers of files that are known by their path alone.
+_READS_PATH = re.compile(
+    r"(builtins|io|gzip|PIL\.Image|tensorflow\.io\.gfile)\.(open|GFile)|numpy\.(load|loadtxt|genfromtxt)|pandas\.read_\w+"
+    r"|tensorflow\.(saved_model\.load|io\.read_file)|(joblib|imageio)\.(load|imread)|matplotlib\.(pyplot|image)\.imread"
+)
+_LISTS = re.compile(r"os\.(listdir|scandir|walk)|glob\.i?glob|tensorflow\.io\.gfile\.(listdir|glob|walk)")
+_SAVES = frozenset("save save_weights save_model savetxt savez savez_compressed savefig to_csv".split())
+#: Functions whose second argument is the path that they write to.
+_SAVES_SECOND = ("saved_model.save", ".save_model")
 
 
 def _reads_back(program: Program, script: Script, call: ast.Call) -> bool:
-    """Whether a call reads a model that the program itself has written, which the other ranks may not find."""
+    """Whether a call reads what the program itself has written, which the other ranks may not find."""
+    name = script.called(call)
     last = (
         call.func.attr
         if isinstance(call.func, ast.Attribute)
@@ -247,30 +260,62 @@ def _reads_back(program: Program, script: Script, call: ast.Call) -> bool:
         if isinstance(call.func, ast.Name)
         else ""
     )
-    if last not in _LOADS and not script.called(call).endswith((".load_model", "latest_checkpoint")):
+    is_model = last in _LOADS or name.endswith(_READS)
+    lists = _LISTS.fullmatch(name) is not None or _is_lister(script, call)
+    if not is_model and not lists and not (_READS_PATH.fullmatch(name) and not writes(script, call)):
         return False
     fits = [
         s.call
         for s in program.sites(*FITS)
         if s.script is script and s.script.function_of(s.call) is script.function_of(call)
     ]
-    if fits and all(call.lineno < f.lineno for f in fits):
+    if all(call.lineno < f.lineno for f in fits) and (fits or not is_model):
         return False  # it is read before anything is trained
     path = call.args[0] if call.args else script.argument(call, "filepath")
-    written = list(_written_paths(program))
-    if path is None:
-        return bool(written)
-    mine = _path(script, path)
-    return any(mine == other or not mine or not other for other in written)
-
-
-def _written_paths(program: Program) -> Iterable[str]:
-    for script, call in program.calls():
-        if script.called(call).endswith("ModelCheckpoint") or (
-            isinstance(call.func, ast.Attribute) and call.func.attr in ("save", "save_weights")
+    written = list(_written(program))
+    if lists or (is_model and not isinstance(script.constant(path), str)):
+        theirs = {text for other, node in written if node is not None for text in _strings(other, node)}
+        if any(
+            text == mine or text.startswith(mine.rstrip("/") + "/")
+            for mine in _strings(script, path)
+            for text in theirs
         ):
-            path = call.args[0] if call.args else script.argument(call, "filepath")
-            yield _path(script, path) if path is not None else ""
+            return True
+    if lists:
+        return False
+    if path is None:
+        return is_model and bool(written)
+    mine_is = _path(script, path)
+    paths = [_path(other, node) for other, node in written if node is not None]
+    return mine_is in paths or (is_model and len(paths) < len(written))
+
+
+def _is_lister(script: Script, call: ast.Call) -> bool:
+    """Whether it calls a function of the project that lists a folder, as one that finds the newest checkpoint."""
+    return any(
+        v.script is not None
+        and isinstance(v.node, ast.FunctionDef)
+        and any(isinstance(n, ast.Call) and _LISTS.fullmatch(v.script.called(n)) for n in ast.walk(v.node))
+        for v in (script.values(call.func) if isinstance(call.func, ast.Name) else ())
+    )
+
+
+def _strings(script: Script, path: ast.expr | None) -> set[str]:
+    """What a path is made of: of `checkpoint_dir`, which is `os.path.dirname(checkpoint_path)`."""
+    found = script.behind(path) if path is not None else ()
+    return {n.value for n in found if isinstance(n, ast.Constant) and isinstance(n.value, str) and len(n.value) > 1}
+
+
+def _written(program: Program) -> Iterable[tuple[Script, ast.expr | None]]:
+    """The paths that a program writes to."""
+    for script, call in program.calls():
+        name = script.called(call)
+        opens = name == "builtins.open" and writes(script, call) == "file"
+        saves = isinstance(call.func, ast.Attribute) and call.func.attr in _SAVES
+        if opens or saves or name.endswith((".ModelCheckpoint", ".CSVLogger")):
+            index = int(name.endswith(_SAVES_SECOND))
+            given = call.args[index] if len(call.args) > index else script.argument(call, "filepath")
+            yield script, given or script.argument(call, "filename")
 
 
 def _path(script: Script, node: ast.expr) -> str:
@@ -279,15 +324,17 @@ def _path(script: Script, node: ast.expr) -> str:
 
 
 def _follow(found: Guarded, program: Program) -> None:
-    """What uses a name that only a guarded statement gives a value belongs under the guard too."""
-    todo = list(found.statements.items())
-    while todo:
+    """What uses a name that only guarded statements give a value belongs under the guard too."""
+    todo, known = list(found.statements.items()), 0
+    while todo or len(found.statements) > known:
+        if not todo:  # once more: what seemed to have a value from elsewhere may have got that under the guard as well
+            todo, known = list(found.statements.items()), len(found.statements)
         statement, script = todo.pop()
         if (fit := _trained(script, statement)) is not None:
             reason = f"what only rank 0 may read here is trained on every rank ({script.at(fit)})"
             found.problems.append(Problem(script, statement, reason, "compile it again after it is loaded"))
             continue
-        for name, loads in _bound(script, statement):
+        for name, loads in _bound(script, statement, found.statements):
             for load in loads:
                 use = script.statement(load)
                 if use in found.statements or any(s in found.statements for s in script.enclosing(load, ast.stmt)):
@@ -323,29 +370,35 @@ def _trained(script: Script, statement: ast.stmt) -> ast.AST | None:
     return None
 
 
-def _bound(script: Script, statement: ast.stmt) -> Iterable[tuple[str, list[ast.Name]]]:
-    """The names that a statement gives a value, and what uses a value that comes from there alone."""
+def _bound(script: Script, statement: ast.stmt, guarded: Container[ast.AST]) -> Iterable[tuple[str, list[ast.Name]]]:
+    """The names that a statement gives a value, and what uses a value that comes from there alone, or from statements
+    that are guarded as well."""
     scope = script.names.scope_of(statement)
     inside = set(ast.walk(statement))
     for name, bindings in scope.bindings.items():
         mine = [b for b in bindings if b.node in inside]
         if not mine:
             continue
+        everywhere = [b for b in bindings if b not in mine and not _is_guarded(script, b, guarded)]
         loads = []
         for binding in mine:
             for load in script.names.loads(binding):
-                others = [b for b in script.names.reaching(load) if b not in mine]
-                if load not in inside and not others and not _was_bound(script, bindings, mine, statement):
+                others = [b for b in script.names.reaching(load) if b in everywhere or b not in bindings]
+                if load not in inside and not others and not _was_bound(script, everywhere, statement):
                     loads.append(load)
         if loads:
             yield name, loads
 
 
-def _was_bound(script: Script, bindings: list[Binding], mine: list[Binding], statement: ast.stmt) -> bool:
+def _is_guarded(script: Script, binding: Binding, guarded: Container[ast.AST]) -> bool:
+    return any(s in guarded for s in script.enclosing(binding.node, ast.stmt))
+
+
+def _was_bound(script: Script, bindings: list[Binding], statement: ast.stmt) -> bool:
     """`model = load_model(...)` where `model` had a value before: the other ranks keep that."""
     block = script.parents.get(statement)
     for b in bindings:
-        if b not in mine and getattr(b.node, "lineno", 10**9) < statement.lineno and not _deleted(script, b, statement):
+        if getattr(b.node, "lineno", 10**9) < statement.lineno and not _deleted(script, b, statement):
             around = script.parents.get(script.statement(b.node)) if not isinstance(b.node, ast.arg) else block
             if around is block or isinstance(around, ast.Module | ast.FunctionDef):
                 return True

@@ -215,6 +215,101 @@ model.fit(Rows(x))
         )
         refuses("may draw an order before", base + text)
 
+    def test_a_method_of_a_base_class_calls_one_of_this_class(self) -> None:
+        text = """\
+        class Base(tf.keras.utils.Sequence):
+            def __init__(self, rows):
+                self.rows = rows
+                self.rng = np.random.default_rng(1)
+
+            def __len__(self):
+                return 12
+
+            def __getitem__(self, index):
+                return self.read(self.rows[8 * index:8 * index + 8]), self.rows[:8]
+
+            def read(self, rows):
+                return rows
+
+            def on_epoch_end(self):
+                self.rng.shuffle(self.rows)
+
+        class Rows(Base):
+            def read(self, rows):
+                {line}
+                return rows
+
+        model.fit(Rows(x), epochs=2)
+        """
+        refuses("counts on being asked for all batches", text.replace("{line}", "self.seen = rows"))
+        refuses("draws from the generator that orders", text.replace("{line}", "rows += self.rng.normal()"))
+        assert "PartOfRank(Rows(x))" in converted(text.replace("{line}", "rows = rows + np.random.normal()"))
+
+    SHUFFLED = """\
+class Rows(tf.keras.utils.Sequence):
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        return self.rows[8 * index:8 * index + 8], self.rows[:8]
+
+    def on_epoch_end(self):
+        np.random.shuffle(self.rows)
+
+class Log(tf.keras.callbacks.Callback):
+    def __init__(self, data):
+        super().__init__()
+        self.data = data
+
+    def on_epoch_end(self, epoch, logs=None):
+        {line}
+
+rows = Rows(x)
+"""
+
+    @pytest.mark.parametrize(
+        ("line", "fits"),
+        [
+            ("pass", "model.fit(rows)\nprint(model.evaluate(rows))\nmodel.fit(rows)\n"),
+            ("pass", "for _ in range(3):\n    model.fit(rows)\n    np.save('p.npy', model.predict(rows))\n"),
+            ("np.save('p.npy', self.model.predict(self.data))", "model.fit(rows, callbacks=[Log(rows)])\n"),
+            ("self.data.on_epoch_end()", "model.fit(rows, callbacks=[Log(rows)])\n"),
+        ],
+    )
+    def test_other_passes_through_it(self, line: str, fits: str) -> None:
+        text = self.SHUFFLED.replace("{line}", line)
+        refuses("may order the data of training anew", text + fits)
+        other = fits.replace("evaluate(rows)", "evaluate(Rows(y))").replace("predict(rows)", "predict(Rows(y))")
+        assert "PartOfRank(rows)" in converted(text + other.replace("Log(rows)", "Log(Rows(y))"))
+
+    def test_a_pass_at_the_end(self) -> None:
+        text = self.SHUFFLED.replace("{line}", "pass") + "model.fit(rows)\nprint(model.evaluate(rows))\n"
+        assert "PartOfRank(rows)" in converted(text)
+
+    @pytest.mark.parametrize(("seed", "picks"), [("", True), ("None", True), ("7", False)])
+    def test_picks_of_a_generator_of_its_own(self, seed: str, picks: bool) -> None:
+        text = f"""\
+        class Rows(tf.keras.utils.Sequence):
+            def __init__(self, rows):
+                self.rows, self.rng = rows, np.random.default_rng({seed})
+
+            def __len__(self):
+                return 12
+
+            def __getitem__(self, index):
+                picked = self.rng.choice(len(self.rows), 8)
+                return self.rows[picked], self.rows[:8]
+
+        model.fit(Rows(x), epochs=2)
+        """
+        if picks:
+            assert "PartOfRank(Rows(x))" in converted(text)
+        else:
+            refuses("would pick the same samples on every rank", text)
+
     def test_made_anew_for_every_epoch(self) -> None:
         text = self.rows(end="np.random.shuffle(self.rows)").replace(
             "rows = Rows(x, 8)\nmodel.fit(rows, epochs=20)", "for _ in range(9):\n    model.fit(Rows(x, 8){0})"
@@ -438,6 +533,103 @@ def batches(rows):
         text = "def batches(rows):\n    while True:\n        np.random.shuffle(rows)\n        for i in range(12):\n            yield rows, y\n"
         refuses("started anew in a loop", text + "for _ in range(3):\n    " + self.FIT)
 
+    ENDLESS = "def batches(rows):\n    while True:\n        for i in range(12):\n            yield rows[8 * i:8 * i + 8], y[:8]\n"
+
+    @pytest.mark.parametrize(
+        "fits",
+        [
+            "model.fit(made, steps_per_epoch=12)\nmodel.fit(made, steps_per_epoch=12, epochs=3)\n",
+            "for _ in range(3):\n    model.fit(made, steps_per_epoch=12)\n",
+            "def train(rows):\n    model.fit(rows, steps_per_epoch=12)\ntrain(made)\ntrain(made)\n",
+        ],
+    )
+    def test_several_fits_go_on_with_one(self, fits: str) -> None:
+        found = converted(self.ENDLESS + "made = batches(x)\nfirst = next(made)\n" + fits)
+        assert "made = itertools.islice(batches(x), hvd.rank(), None, hvd.size())" in found
+        assert found.count("islice") == 1
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            "model.fit(made, steps_per_epoch=12, validation_data=made, validation_steps=2)\n",
+            "model.fit(made, steps_per_epoch=12)\nmodel.evaluate(made, steps=3)\n",
+            "np.save('first.npy', next(made)[0])\nmodel.fit(made, steps_per_epoch=12)\n",
+        ],
+    )
+    def test_read_by_something_else(self, line: str) -> None:
+        refuses("gives batches to something else", self.ENDLESS + "made = batches(x)\n" + line)
+
+
+class TestDataBehindData:
+    """A generator, loader or dataset that gives what it takes from another one."""
+
+    FLOW = "flow = tf.keras.preprocessing.image.ImageDataGenerator().flow_from_directory('d'{more})\n"
+    NEXT = """\
+def pairs(batches):
+    while True:
+        a, b = {read}
+        yield [a, a], b
+
+model.fit(pairs({given}), steps_per_epoch=12, epochs=2)
+"""
+    CLASS = """\
+class Pairs(tf.keras.utils.Sequence):
+    def __init__(self, batches):
+        self.batches = batches
+
+    def __len__(self):
+        return len(self.batches)
+
+    def __getitem__(self, index):
+        a, b = self.batches[index]
+        return [a, a], b
+
+model.fit(Pairs(flow), epochs=2)
+"""
+    ROWS = """\
+def batches(rows):
+    while True:
+        {line}
+        for i in range(12):
+            yield rows[8 * i:8 * i + 8], y[:8]
+
+"""
+
+    @pytest.mark.parametrize("read", ["next(batches)", "batches.next()", "batches[0]"])
+    def test_images_in_a_generator(self, read: str) -> None:
+        text = self.NEXT.replace("{read}", read).replace("{given}", "flow")
+        refuses("has another order on every rank", self.FLOW.replace("{more}", "") + text)
+        for more in (", seed=3", ", shuffle=False"):
+            assert "islice(pairs(flow), " in converted(self.FLOW.replace("{more}", more) + text)
+
+    def test_images_in_a_class(self) -> None:
+        refuses("has another order on every rank", self.FLOW.replace("{more}", "") + self.CLASS)
+        refuses("has another order on every rank", self.FLOW.replace("{more}", ", seed=3") + self.CLASS)
+        assert "PartOfRank(Pairs(flow))" in converted(self.FLOW.replace("{more}", ", shuffle=False") + self.CLASS)
+
+    def test_a_generator_in_a_generator(self) -> None:
+        text = self.NEXT.replace("{read}", "next(batches)").replace("{given}", "batches(x)")
+        refuses("has another order on every rank", self.ROWS.replace("{line}", "np.random.shuffle(rows)") + text)
+        assert "islice(pairs(batches(x)), " in converted(self.ROWS.replace("{line}", "rows = rows + 1") + text)
+
+    def test_a_shuffled_dataset_in_a_generator(self) -> None:
+        text = self.NEXT.replace("{read}", "next(iter(batches))").replace("{given}", "ds")
+        made = "ds = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(96{more}).batch(8)\n"
+        refuses("has another order on every rank", made.replace("{more}", "") + text)
+        assert "islice(pairs(ds), " in converted(made.replace("{more}", ", seed=1") + text)
+
+    def test_images_in_a_dataset(self) -> None:
+        text = """\
+def rows():
+    for i in range(12):
+        yield flow[i]
+
+ds = tf.data.Dataset.from_generator(rows, output_types=(tf.float32, tf.float32))
+model.fit(ds, epochs=2)
+"""
+        refuses("has another order on every rank", self.FLOW.replace("{more}", "") + text)
+        assert "apply(part_of_rank)" in converted(self.FLOW.replace("{more}", ", shuffle=False") + text)
+
 
 class TestDatasets:
     COUNT = "records.reduce(tf.constant(0, tf.int64), lambda n, *_: n + 1)"
@@ -476,6 +668,43 @@ class TestDatasets:
         model.fit(ds, epochs=20)
         """
         refuses("different numbers of steps", text)
+
+    ROWS = """\
+        def rows():
+            for row in x:
+                yield row, row
+        ds = tf.data.Dataset.from_generator(rows, output_types=(tf.float32, tf.float32)){more}
+        model.fit(ds.repeat(), steps_per_epoch=12, epochs=2)
+        model.fit(ds, epochs=2)
+        """
+
+    def test_two_fits_of_which_one_repeats_the_data(self) -> None:
+        found = converted(self.ROWS.replace("{more}", ".batch(8)"))
+        assert (
+            "float32)).apply(part_of_rank).batch(8)" in found
+            and ".shard(" not in found.split("def rows")[1].split("ds = ")[1]
+        )
+
+    def test_two_fits_that_would_split_it_twice(self) -> None:
+        refuses(
+            "split for another training already", self.ROWS.replace("{more}", ".filter(lambda a, b: a[0] > 0).batch(8)")
+        )
+
+    def test_other_passes_on_every_rank_before_the_next_fit(self) -> None:
+        text = """\
+        def rows():
+            for row in x:
+                yield row, row
+        ds = tf.data.Dataset.from_generator(rows, output_types=(tf.float32, tf.float32))
+        ds = ds.shuffle(96, seed=1{more}).take(90).batch(8)
+        model.fit(ds.repeat(), steps_per_epoch=11, epochs=2)
+        model.fit(ds.repeat(), steps_per_epoch=11, epochs=2)
+        """
+        refuses("begun other passes", text.replace("{more}", ""))
+        converted(text.replace("{more}", ", reshuffle_each_iteration=False"))
+        one = text.rstrip().rpartition("\n")[0] + "\n"
+        converted(one.replace("{more}", ""))
+        refuses("begun other passes", one.replace("{more}", "").replace("model.fit", "for _ in range(2): model.fit"))
 
     def test_windows(self) -> None:
         text = """\

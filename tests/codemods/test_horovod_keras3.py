@@ -116,6 +116,10 @@ if hvd.rank() == 0:
 """
         assert found == want
 
+    def test_an_exported_model_is_written_once(self) -> None:
+        found = converted(DATA, MODEL, COMPILE, FIT, 'model.export("exported")\n')
+        assert 'if hvd.rank() == 0:\n    model.export("exported")\n' in found
+
     def test_as_the_file_spells_it(self) -> None:
         found = converted(DATA, MODEL, COMPILE, FIT, imports="import numpy as np\nfrom tensorflow import keras\n")
         assert "class BroadcastWeights(keras.callbacks.Callback):" in found

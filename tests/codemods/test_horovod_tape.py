@@ -218,6 +218,45 @@ class TestTheSameOnEveryRank:
         refuses("may differ from rank to rank", STEP + "best = wait = 9\n" + LOOP + text)
 
     @pytest.mark.parametrize(
+        ("made", "kept", "test"),
+        [
+            ("[]", "seen.append(float(loss))", "min(seen) < 0.1"),
+            ("list()", "seen.extend([float(loss)])", "seen[-1] < 0.1"),
+            ("{}", "seen[epoch] = float(loss)", "seen[0] < 0.1"),
+            ("{'best': 9}", "seen['best'] = min(float(loss), seen['best'])", "seen['best'] < 0.1"),
+            ("{'all': [9]}", "seen['all'].append(float(loss))", "min(seen['all']) < 0.1"),
+            ("[]", "keep(seen, loss)", "min(seen) < 0.1"),
+        ],
+    )
+    def test_losses_that_are_kept(self, made: str, kept: str, test: str) -> None:
+        text = f"def keep(values, value):\n    values.append(value)\n\nseen = {made}\n{LOOP}    {kept}\n    if {test}:\n        break\n"
+        refuses("may differ from rank to rank", STEP + text)
+
+    def test_numbers_that_are_kept(self) -> None:
+        text = f"ends, at = [2, 5], {{}}\n{LOOP}    at['epoch'] = epoch\n    if at['epoch'] in ends:\n        break\n"
+        assert "if at['epoch'] in ends:\n        break" in converted(STEP + text)
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            "if epoch == 2:\n        opt.learning_rate = opt.learning_rate * 0.1",
+            "opt.learning_rate.assign(opt.learning_rate.numpy() * 0.9)",
+            "opt.learning_rate.assign(rate_at(epoch))",
+            "opt.learning_rate = args.rate * 0.1 ** (epoch - 1)",
+        ],
+    )
+    def test_rates_that_are_set_by_hand(self, line: str) -> None:
+        top = TOP + (
+            "import argparse\n\nparser = argparse.ArgumentParser()\nargs = parser.parse_args()\n\n"
+            "def rate_at(epoch):\n    if epoch < 2:\n        return 0.1\n    return 0.1 * np.cos(np.pi * epoch / 9)\n\n"
+        )
+        assert line in converted(STEP + LOOP + f"    {line}\n", top)
+
+    def test_a_rate_by_chance(self) -> None:
+        text = "def rate_at(epoch):\n    return 0.1 * np.random.rand()\n\n"
+        refuses("may differ from rank to rank", STEP + text + LOOP + "    opt.learning_rate = rate_at(epoch)\n")
+
+    @pytest.mark.parametrize(
         ("line", "reason"),
         [
             ("if loss < 0.1:\n        break", "may differ from rank to rank"),

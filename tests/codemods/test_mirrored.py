@@ -150,6 +150,179 @@ def test_a_rest_is_left_out() -> None:
     check.refuses(both, "takes a mean itself")
 
 
+def own_loss(body: str) -> str:
+    indented_body = indented(body)
+    data = "ds = tf.data.Dataset.from_tensor_slices((x, y)).batch(32, drop_remainder=True)\n"
+    return f"{HEAD}from tensorflow.keras import backend as K\nSIZE = 32\n\n\ndef loss(a, b):\n{indented_body}\n\n" + (
+        DATA + data + COMPILED + "model.fit(ds)\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("return tf.reduce_sum(tf.square(a - b)) / SIZE\n", "it is a sum over the batch"),
+        ("return -K.sum(a * K.log(b))\n", "it is a sum over the batch"),
+        ("a, b = K.flatten(a), K.flatten(b)\nreturn 1 - (2 * K.sum(a * b) + 1) / (K.sum(a) + K.sum(b) + 1)\n", "adds a sum over the batch"),
+        ("return tf.sqrt(tf.reduce_mean(tf.square(a - b)))\n", "is no mean over the batch"),
+        ("z = tf.math.l2_normalize(b, axis=1)\nreturn tf.reduce_mean(tf.matmul(z, z, transpose_b=True), axis=1)\n", "computes with several samples together"),
+        ("return keras.losses.MeanSquaredError()(a, b)\n", "the mean of a loss of Keras"),
+        ("return tf.reduce_mean(tf.norm(a - b))\n", "computes with several samples together"),
+    ],
+)  # fmt: skip
+def test_own_losses_that_are_no_means(body: str, reason: str) -> None:
+    """Keras averages what the GPUs have: that is the loss of the batch only where it is a mean."""
+    check.refuses(own_loss(body), reason)
+
+
+def test_own_means_and_weights() -> None:
+    """The mean of a part times the mean of its weights is another number than that of the whole batch."""
+    source = own_loss("return tf.reduce_mean(tf.square(a - b))\n").replace(
+        "model.fit(ds)", "model.fit(ds, class_weight=w)"
+    )
+    check.refuses(source, "takes a mean itself, which `class_weight` weights")
+    assert check.run(source.replace("class_weight=w", "class_weight=None")).applied
+
+
+LAYER = """
+class Own(layers.Layer):
+    def call(self, x, training=None, mask=None):
+        BODY
+
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("mean, var = tf.nn.moments(x, axes=[0])\nreturn (x - mean) / tf.sqrt(var)", "takes statistics of the batch"),
+        ("return x - tf.reduce_mean(x, axis=0, keepdims=True)", "with what the whole batch has"),
+        ("self.add_loss(tf.reduce_sum(tf.square(x)))\nreturn x", "no mean over the batch"),
+        ("return x + tf.random.normal((32, 10))", "draws rows of a fixed number"),
+        ("self.count.assign_add(1.0)\nreturn x", "sets a variable that does not say"),
+        ("return tf.nn.softmax(x, axis=0)", "computes with several samples together"),
+        ("return tf.expand_dims(x, 0)", "computes with several samples together"),
+    ],
+)
+@pytest.mark.parametrize("target", ["tf2.15", "keras3"])
+def test_layers_over_the_batch(body: str, reason: str, target: str) -> None:
+    """They would see the part of the batch that their GPU has."""
+    own = LAYER.replace("BODY", body.replace("\n", "\n        "))
+    made = 'model = keras.Sequential([Own()])\nmodel.compile("adam", "mse")\n'
+    check.refuses(HEAD + own + DATA + made + FIT, reason, target=target)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "mean, var = tf.nn.moments(x, axes=[1, 2], keepdims=True)\nreturn (x - mean) / tf.sqrt(var)",
+        "self.add_loss(tf.reduce_mean(tf.square(x)))\nself.add_metric(tf.reduce_sum(x), name='s')\nreturn x",
+        "keep = tf.random.uniform((tf.shape(x)[0],) + (1,) * (len(x.shape) - 1))\nreturn x * tf.floor(keep + 0.9)",
+        "if training:\n    x = x + tf.random.normal(tf.shape(x))\nreturn tf.nn.softmax(x)",
+        "return tf.math.l2_normalize(x, axis=-1) * tf.norm(x, axis=-1, keepdims=True)",
+        "if mask is not None:\n    x = x * tf.cast(mask, x.dtype)\nreturn {k: v for k, v in [('x', x)]}",
+        "return self.dense(x) * tf.random.normal((1, 10))",
+    ],
+)
+def test_layers_of_samples(body: str) -> None:
+    own = LAYER.replace("BODY", body.replace("\n", "\n        "))
+    made = 'model = keras.Sequential([Own()])\nmodel.compile("adam", "mse")\n'
+    data = DATA + "ds = tf.data.Dataset.from_tensor_slices((x, y)).batch(32, drop_remainder=True)\n"
+    assert check.run(HEAD + own + data + made + "model.fit(ds)\n").applied
+
+
+def test_lambda_of_a_fixed_size() -> None:
+    function = "def noise(x):\n    return x + keras.backend.random_normal(shape=(SIZE, 10))\n\n\n"
+    made = 'model = keras.Sequential([layers.Lambda(noise)])\nmodel.compile("adam", "mse")\n'
+    source = f"{HEAD}SIZE = 100\n\n\n{function}{DATA}{made}{FIT}"
+    check.refuses(source, "draws rows of a fixed number")
+    assert check.run(source.replace("(SIZE, 10)", "(tf.shape(x)[0], 10)")).applied
+
+
+def test_metrics_that_are_no_sums() -> None:
+    metric = (
+        "class Most(keras.metrics.Metric):\n    def __init__(self):\n        super().__init__()\n"
+        '        self.most = self.add_weight(name="most")\n\n'
+        "    def update_state(self, y, p, sample_weight=None):\n        self.most.assign(VALUE)\n\n"
+        "    def result(self):\n        return self.most\n\n\n"
+    )
+    made = MODEL + 'model.compile("adam", "mse", metrics=[Most()])\n'
+    source = f"{HEAD}\n\n{metric}{DATA}{made}{FIT}"
+    check.refuses(source.replace("VALUE", "tf.maximum(self.most, tf.reduce_max(p))"), "keeps what is no sum")
+    assert check.run(source.replace("VALUE", "self.most + tf.reduce_sum(p)")).applied
+
+
+@pytest.mark.parametrize("name", ["compute_loss", "make_train_function"])
+def test_models_that_replace_what_keras_does(name: str) -> None:
+    net = f"class Net(keras.Model):\n    def {name}(self, x=None, y=None, y_pred=None):\n        return own(y, y_pred)\n\n\n"
+    made = 'model = Net()\nmodel.compile("adam", "mse")\n'
+    check.refuses(f"{HEAD}\n\n{net}{DATA}{made}{FIT}", "this model")
+
+
+def test_optimizers_that_change_gradients() -> None:
+    """They see those of one replica; in `update_step` they are added up."""
+    own = "class Own(keras.optimizers.SGD):\n    def apply_gradients(self, pairs, **options):\n        return super().apply_gradients([(g / 2, v) for g, v in pairs])\n\n\n"
+    source = f'{HEAD}\n\n{own}{DATA}{MODEL}model.compile(Own(0.1), "mse")\n{FIT}'
+    check.refuses(source, "gets the gradients of one replica here")
+    assert check.run(source.replace("apply_gradients(self, pairs", "update_step(self, pairs")).applied
+
+
+@pytest.mark.parametrize(
+    ("regularizer", "fits"),
+    [
+        ('"l1"', True),
+        ("keras.regularizers.l2(1e-3)", True),
+        ("lambda h: 1e-3 * tf.reduce_sum(tf.abs(h))", True),
+        ("lambda h: 1e-3 * tf.reduce_mean(tf.abs(h))", False),
+        ("lambda h: tf.reduce_sum(tf.square(tf.reduce_mean(h, axis=0)))", False),
+    ],
+)
+def test_activity_regularizers(regularizer: str, fits: bool) -> None:
+    """Keras divides what they give by the size of the batch, or of a part of it."""
+    made = f'model = keras.Sequential([layers.Dense(1, activity_regularizer={regularizer})])\nmodel.compile("adam", "mse")\n'
+    if fits:
+        assert check.run(HEAD + DATA + made + FIT).applied
+    else:
+        check.refuses(HEAD + DATA + made + FIT, "and is no sum")
+
+
+@pytest.mark.parametrize("added", ["keras.backend.sum(keras.backend.square(h))", "tf.reduce_sum(model.output)"])
+def test_losses_added_to_models(added: str) -> None:
+    made = "i = keras.Input((784,))\nh = layers.Dense(3)(i)\nmodel = keras.Model(i, layers.Dense(1)(h))\n"
+    made += f'model.add_loss({added})\nmodel.add_metric(h, name="h")\nmodel.compile("adam", "mse")\n'
+    data = (
+        DATA.replace("(x, y)", "(a, b)")
+        + "ds = tf.data.Dataset.from_tensor_slices((a, b)).batch(32, drop_remainder=True)\n"
+    )
+    check.refuses(HEAD + data + made + "model.fit(ds)\n", "adds a loss that is no mean over the batch")
+    mean = made.replace("backend.sum", "backend.mean").replace("reduce_sum", "reduce_mean")
+    fit = "model.fit(ds)\n"
+    check.fixes(HEAD + data + mean + fit, HEAD + STRATEGY + data + scoped(mean) + fit)
+
+
+@pytest.mark.parametrize(
+    "calls", ["for seed in range(3):\n    run(seed)\n", "run(1)\nrun(2)\n", "[run(s) for s in range(3)]\n"]
+)
+def test_one_strategy_in_a_process(calls: str) -> None:
+    """A second one would count what the GPUs tell each other from the start again, and fail."""
+    gpus = (
+        "for gpu in tf.config.list_physical_devices('GPU'):\n    tf.config.experimental.set_memory_growth(gpu, True)\n"
+    )
+    body = indented(gpus + DATA + MODEL + 'model.compile("adam", "mse")\n' + FIT)
+    source = f"{HEAD}\n\ndef run(seed):\n{body}\n\n"
+    check.refuses(source + calls, "more than once")
+    assert check.run(source + "run(1)\n").applied
+
+
+@pytest.mark.parametrize("index", ["gpus[0]", "gpu"])
+def test_memory_growth_of_one_gpu(index: str) -> None:
+    """TensorFlow does not start where only one of several GPUs has it."""
+    gpus = "gpus = tf.config.list_physical_devices('GPU')\ngpu = gpus[0]\n"
+    gpus += f"tf.config.experimental.set_memory_growth({index}, True)\n"
+    check.refuses(HEAD + gpus + DATA + MODEL + 'model.compile("adam", "mse")\n' + FIT, "memory grows on one GPU only")
+
+
 STEP = """
 class Net(keras.Model):
     def train_step(self, data):
@@ -185,6 +358,25 @@ def test_own_step(loss: str) -> None:
 def test_own_step_refused(loss: str, reason: str) -> None:
     made = 'model = Net()\nmodel.compile("adam", "mse")\n'
     check.refuses(HEAD + STEP.replace("LOSS", loss) + DATA + made + FIT, reason)
+
+
+APPLY = "        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))\n"
+
+
+@pytest.mark.parametrize(
+    ("apply", "reason"),
+    [
+        ("        gradients = [g / tf.linalg.global_norm(gradients) for g in gradients]\n" + APPLY, "changes the gradients of one replica"),
+        ("        for a, g in zip(self.sums, gradients):\n            a.assign_add(g)\n" + APPLY, "sets a variable that does not say"),
+        ("        tf.cond(self.full, self.update, lambda: None)\n", "where the gradients of this step are applied is not seen"),
+        ("        if self.steps % 4 == 0:\n" + indented(APPLY), "replicas apply them in all steps"),
+    ],
+)  # fmt: skip
+def test_own_step_applies_gradients(apply: str, reason: str) -> None:
+    made = 'model = Net()\nmodel.compile("adam", "mse")\n'
+    step = STEP.replace("LOSS", "self.compiled_loss(y, y_pred)")
+    assert APPLY in step
+    check.refuses(HEAD + step.replace(APPLY, apply) + DATA + made + FIT, reason)
 
 
 @pytest.mark.parametrize(

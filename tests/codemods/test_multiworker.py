@@ -96,6 +96,13 @@ def test_refused(end: str, reason: str) -> None:
     check.refuses(HEAD + generator + DATA + MADE + end, reason)
 
 
+@pytest.mark.parametrize("asks", ["os.path.exists('m.h5')", "tf.train.latest_checkpoint('.') is not None"])
+def test_what_an_earlier_run_has_written(asks: str) -> None:
+    """Only the chief's host may have it: the workers would start from other weights."""
+    resume = f"if {asks}:\n    model.load_weights('m.h5')\n"
+    check.refuses("import os\n" + HEAD + DATA + MADE + resume + FIT, "may differ from host to host")
+
+
 def test_keras3() -> None:
     source = HEAD + DATA + MADE + FIT
     check.refuses(source, "`fit` of Keras 3 fails", target="keras3")

@@ -178,6 +178,10 @@ def test_sums_are_not(loss: str) -> None:
         ("tf.reduce_mean(tf.boolean_mask(model(images), labels > 0))", "is not known"),
         ("tf.reduce_mean(model(images)[:8])", "takes some of the samples"),
         ("tf.keras.losses.mean_squared_error(labels, model(images))", "one number, or one for every sample"),
+        ("tf.reduce_mean(tf.norm(model(images) - labels))", "computes with several samples together"),
+        ("tf.reduce_mean(tf.math.l2_normalize(model(images)))", "computes with several samples together"),
+        ("tf.reduce_mean(tf.nn.softmax(model(images), axis=0) * labels)", "computes with several samples together"),
+        ("tf.reduce_mean(tf.expand_dims(model(images), 0) - tf.expand_dims(labels, 1))", "several samples together"),
         ("tf.reduce_mean(tf.transpose(model(images)) @ labels)", "turns the samples around"),
         ("tf.reduce_mean(tf.reshape(model(images), [32, 4]))", "has a batch of a fixed size"),
         ("tf.reduce_mean(model(images) * tf.random.uniform([32, 1]))", "random rows of a fixed number"),
@@ -607,3 +611,31 @@ def test_a_dataset_that_is_divided_again_in_every_epoch() -> None:
     )
     multiworker.refuses(source, "which is divided anew each time")
     assert "in strategy.experimental_distribute_dataset(dataset):" in mirrored.run(source).after.decode()
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("self.add_loss(tf.reduce_sum(tf.square(x)))\n        return x", "adds a loss that is no mean over the batch"),
+        ("return x - tf.reduce_mean(x, axis=0)", "with what the whole batch has"),
+    ],
+)
+def test_layers_over_the_batch(body: str, reason: str) -> None:
+    """Also those that a `Sequential` holds."""
+    layer = f"class Own(tf.keras.layers.Layer):\n    def call(self, x):\n        {body}\n\n\ndata ="
+    refuses(reason, ("data =", layer), ("input_shape=(8,))]", "input_shape=(8,)), Own()]"))
+
+
+def test_a_gradient_penalty_of_a_list() -> None:
+    penalty = """
+def penalty(images):
+    with tf.GradientTape() as tape:
+        tape.watch(images)
+        out = model(images)
+    slopes = tape.gradient(out, [images])[0]
+    return tf.reduce_mean((tf.sqrt(tf.reduce_sum(tf.square(slopes), axis=1)) - 1.0) ** 2)
+
+
+@tf.function
+def train_step"""
+    after(("\n@tf.function\ndef train_step", penalty), (LOSS, f"{LOSS} + 10 * penalty(images)"))

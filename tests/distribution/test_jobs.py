@@ -26,6 +26,8 @@ tf.keras.utils.set_random_seed(3)
 x = np.random.RandomState(0).rand(2048, 8).astype("float32")
 y = (x.sum(1) > 4).astype("int32")
 """
+#: A case that shows in another form what one beside it shows.
+THOROUGH = pytest.mark.thorough
 #: What every rank ends with: the conversion leaves it on all of them.
 FINAL = "\ntold = {'weights': [w.tolist() for w in final]}\n"
 WEIGHTS = "\ntold = {'weights': [w.numpy().tolist() for w in model.trainable_variables]}\n"
@@ -186,16 +188,16 @@ def together(program: str, level: int, amp: str | None) -> tuple[str, set[str], 
             FIT.replace("BATCH", "32"), 2, "float16", {"mixed-precision", "prefetch", "parallel-map"},
             {"xla": "Horovod, which does not mix with a compiled step", "steps-per-execution": "under Horovod"},
         ),
-        (FIT.replace("BATCH", "32"), 2, "bfloat16", {"mixed-precision"}, {"xla": "Horovod"}),
+        pytest.param(FIT.replace("BATCH", "32"), 2, "bfloat16", {"mixed-precision"}, {"xla": "Horovod"}, marks=THOROUGH),
         (FIT.replace("BATCH", "512"), 3, None, {"mixed-precision"}, {"xla": "Horovod", "lamb": "distributed"}),
         (HAND.replace("BATCH", "32"), 2, "float16", {"mixed-precision"}, {}),
         (TAPE.replace("EPOCHS", "1"), 2, "bfloat16", {"mixed-precision", "prefetch"}, {"xla": "Horovod"}),
         (TAPE.replace("EPOCHS", "1"), 2, "float16", {"prefetch"}, {"xla": "Horovod", "mixed-precision": "Horovod"}),
-        (EAGER, 2, "bfloat16", {"mixed-precision", "prefetch"}, {"xla": "Horovod", "tf-function": "Horovod"}),
+        pytest.param(EAGER, 2, "bfloat16", {"mixed-precision", "prefetch"}, {"xla": "Horovod", "tf-function": "Horovod"}, marks=THOROUGH),
         (STEP.replace("EPOCHS", "1"), 2, "bfloat16", {"mixed-precision"}, {"xla": "Horovod"}),
         (FED, 2, None, {"feed-dict", "xla"}, {}),
-        (QUEUED, 2, None, {"prefetch", "xla"}, {}),
-        (STEP.replace("EPOCHS", "1"), 2, "float16", set(), {"xla": "Horovod", "mixed-precision": "Horovod"}),
+        pytest.param(QUEUED, 2, None, {"prefetch", "xla"}, {}, marks=THOROUGH),
+        pytest.param(STEP.replace("EPOCHS", "1"), 2, "float16", set(), {"xla": "Horovod", "mixed-precision": "Horovod"}, marks=THOROUGH),
     ],
     ids=["fit-fp16", "fit-bf16", "fit-lamb", "fit-jit", "tape-bf16", "tape-fp16", "eager-bf16", "train_step-bf16",
          "session", "monitored", "train_step-fp16"],

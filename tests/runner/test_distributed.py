@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,12 @@ from tests.envs import tf_env
 from .test_sandbox import needs_proc
 
 pytestmark = pytest.mark.tf
+
+
+def thorough(*values: object) -> Any:
+    """A case that shows in another form what one beside it shows."""
+    return pytest.param(*values, marks=pytest.mark.thorough)
+
 
 DATA = """
 import numpy as np
@@ -174,13 +181,13 @@ def losses(folder: Path, text: str, env: str, **updates: object) -> list[tuple[i
     ("text", "env"),
     [
         (FIT, "tf221"),
-        (DATASET, "tf221"),
-        (DATASET.replace("optimizers.SGD(rate,", "optimizers.legacy.SGD(rate,"), "tf215"),
-        (FIT.replace("Adam(0.003)", "legacy.Adam(0.003, decay=0.05)"), "tf215"),
+        thorough(DATASET, "tf221"),
+        thorough(DATASET.replace("optimizers.SGD(rate,", "optimizers.legacy.SGD(rate,"), "tf215"),
+        thorough(FIT.replace("Adam(0.003)", "legacy.Adam(0.003, decay=0.05)"), "tf215"),
         (FIT.replace(MODEL, "tf.keras.mixed_precision.set_global_policy('mixed_float16')" + MODEL), "tf215"),
-        (FIT.replace(MODEL, "tf.keras.mixed_precision.set_global_policy('mixed_float16')" + MODEL), "tf221"),
+        thorough(FIT.replace(MODEL, "tf.keras.mixed_precision.set_global_policy('mixed_float16')" + MODEL), "tf221"),
         (FED, "tf115"),
-        (MONITORED, "tf115"),
+        thorough(MONITORED, "tf115"),
     ],
     ids=["fit-2.21", "schedule-2.21", "legacy", "decay", "scaled-2.15", "scaled-2.21", "fed-1.15", "monitored-1.15"],
 )
@@ -210,12 +217,12 @@ def test_batches_that_are_put_together(text: str, env: str, tmp_path: Path) -> N
     ("original", "rates"),
     [
         (FIT, "2 times after 3 epochs"),
-        (DATASET, "2 times"),
+        thorough(DATASET, "2 times"),
         (TAPE, ""),
-        (EAGER, ""),
-        (STEP, "times"),
+        thorough(EAGER, ""),
+        thorough(STEP, "times"),
         (FED, "2 times"),
-        (MONITORED, "2 times"),
+        thorough(MONITORED, "2 times"),
     ],
     ids=["fit", "dataset", "tape", "eager", "train_step", "fed", "monitored"],
 )
@@ -301,14 +308,14 @@ def unwrapped(text: str) -> str:
     [
         (FIT, unwrapped, "ranks-diverge"),
         (TAPE, lambda t: without(t, "    tape = hvd.DistributedGradientTape(tape)\n"), "ranks-diverge"),
-        (FED, unwrapped, "ranks-diverge"),
-        (TAPE, swapped("DistributedGradientTape(tape)", "DistributedGradientTape(tape, op=hvd.Sum)"), "loss"),
+        thorough(FED, unwrapped, "ranks-diverge"),
+        thorough(TAPE, swapped("DistributedGradientTape(tape)", "DistributedGradientTape(tape, op=hvd.Sum)"), "loss"),
         (TAPE, swapped(".shard(hvd.size(), hvd.rank())", ""), "data"),  # the first half, on all ranks
-        (TAPE, swapped(".take(len(x) // hvd.size())", ".repeat(hvd.size())"), "samples"),
+        thorough(TAPE, swapped(".take(len(x) // hvd.size())", ".repeat(hvd.size())"), "samples"),
         (TAPE, swapped(".batch(32)", ".shard(hvd.size(), hvd.rank()).batch(32)"), "samples"),
-        (TAPE, swapped("0.1", "0.3"), "learning-rate"),
+        thorough(TAPE, swapped("0.1", "0.3"), "learning-rate"),
         (FIT, swapped("0.003 * hvd.size()", "0.009 * hvd.size()"), "learning-rate"),
-        (FED, swapped("0.003 * hvd.size()", "0.003 / hvd.size()"), "learning-rate"),
+        thorough(FED, swapped("0.003 * hvd.size()", "0.003 / hvd.size()"), "learning-rate"),
     ],
     ids=["fit-not-averaged", "tape-not-averaged", "fed-not-averaged", "summed", "not-sharded", "all-data", "sharded-twice",
          "rate-of-a-tape", "rate-of-fit", "rate-divided"],
@@ -386,12 +393,12 @@ def several_workers(text: str) -> str:
 @pytest.mark.parametrize(
     ("original", "rewritten", "env"),
     [
-        (FIT, mirrored_fit(FIT), "tf215"),
+        thorough(FIT, mirrored_fit(FIT), "tf215"),
         (FIT, mirrored_fit(FIT), "tf221"),
-        (LOOP, MIRRORED_LOOP, "tf221"),
-        (FIT, several_workers(mirrored_fit(FIT)), "tf215"),
+        thorough(LOOP, MIRRORED_LOOP, "tf221"),
+        thorough(FIT, several_workers(mirrored_fit(FIT)), "tf215"),
         (LOOP, several_workers(MIRRORED_LOOP), "tf215"),
-        (LOOP, several_workers(MIRRORED_LOOP), "tf221"),
+        thorough(LOOP, several_workers(MIRRORED_LOOP), "tf221"),
     ],
     ids=["mirrored-fit-2.15", "mirrored-fit-2.21", "mirrored-loop-2.21",
          "workers-fit-2.15", "workers-loop-2.15", "workers-loop-2.21"],
@@ -406,8 +413,8 @@ def test_strategies_train_the_same(original: str, rewritten: str, env: str, tmp_
     ("old", "new", "found"),
     [
         ("global_batch_size=size)", "global_batch_size=32)", "loss"),  # the sum over the replicas is twice the mean
-        ("SGD(0.1", "SGD(0.3", "learning-rate"),
-        ("slices((x, y))", "slices((x[:256], y[:256]))", "samples"),
+        thorough("SGD(0.1", "SGD(0.3", "learning-rate"),
+        thorough("slices((x, y))", "slices((x[:256], y[:256]))", "samples"),
     ],
 )
 def test_what_is_wrong_under_a_strategy(old: str, new: str, found: str, tmp_path: Path) -> None:
@@ -448,7 +455,7 @@ def processes(*parts: bytes) -> list[int]:
     ],
     ids=["horovod", "workers"],
 )
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, thorough(signal.SIGTERM)])
 def test_no_process_stays_behind(start: str, variable: bytes, number: int, tmp_path: Path) -> None:
     """A `validate --np 2` that is interrupted while both ranks run."""
     (tmp_path / "train.py").write_text(FIT)
