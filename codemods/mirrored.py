@@ -26,8 +26,8 @@ def mirrored(script: Script) -> Iterator[Finding]:
     are weighted with the share of the batch that a GPU has, also of a last, smaller one, so that their sum is the loss
     of the whole batch; metrics and what the step returns add up in the same way.
 
-    Not applied: where variables are made is not seen; the program is distributed already; it chooses its devices
-    itself.
+    Not applied: where variables are made is not seen; a loss is no mean over the batch; a layer computes with several
+    samples together; the program is distributed already; it chooses its devices itself.
 
     Before:
         import tensorflow as tf

@@ -23,8 +23,9 @@ def multiworker(script: Script) -> Iterator[Finding]:
     same data in the same order, so what orders it gets a seed, and take their parts of each batch. All take part in
     saving a model, but only the chief keeps its files; other files are written by the chief alone.
 
-    Not applied: where variables are made is not seen; the workers may get different data; Keras 3, whose `fit` fails
-    under this strategy; the program is distributed already.
+    Not applied: where variables are made is not seen; a loss is no mean over the batch; a layer computes with several
+    samples together; the workers may get different data; Keras 3, whose `fit` fails under this strategy; the program
+    is distributed already.
 
     Before:
         import tensorflow as tf

@@ -37,6 +37,7 @@ def convert(conversion: ByStrategy, ways: list[Way]) -> None:
     strategy_batches.fixed_sizes(conversion)
     strategy_models.samples_apart(conversion)
     strategy_models.of_keras(conversion)
+    strategy_models.embeddings(conversion)
     for training in trainings:
         for use in training.unseen:
             conversion.refuse(use.script, use.node, use.reason)

@@ -86,28 +86,58 @@ def of_keras(conversion: ByStrategy) -> None:
             if (method := script.method(cls, name)) is not None and method[1] in cls.body:
                 reason = f"`{cls.name}` gets the gradients of one replica here, before they are added up"
                 conversion.refuse(script, method[1], reason, "change them in `update_step`")
-    for script, cls in _metrics(conversion):
-        for call in [n for n in ast.walk(script.method(cls, "update_state")[1]) if isinstance(n, ast.Call)]:  # type: ignore[index]
+    for cls, script, update in _metrics(conversion):
+        for call in [n for n in ast.walk(update) if isinstance(n, ast.Call)]:
             func = call.func
             if isinstance(func, ast.Attribute) and func.attr == "assign" and not _adds(func.value, call):
                 reason = f"`{cls.name}` keeps what is no sum, and what the GPUs have of it is added up"
                 conversion.refuse(script, call, reason, "use `assign_add`")
 
 
+def embeddings(conversion: ByStrategy) -> None:
+    """Keras 3 adds up the rows of an embedding's gradient that replicas share only after it has squared them."""
+    if conversion.target.keras == 2 or all(_is_linear(name) for name in _optimizers(conversion)):
+        return
+    for script, call in conversion.program.calls():
+        if script.called(call).endswith("layers.Embedding"):
+            reason = "an optimizer of Keras 3 squares what each GPU has of the gradients of an embedding, not their sum"
+            conversion.refuse(script, call, reason, "train with SGD, or with Keras 2: --target tf2.15")
+
+
+def _is_linear(name: str) -> bool:
+    return name.rpartition(".")[2].lower() == "sgd"
+
+
+def _optimizers(conversion: ByStrategy) -> Iterator[str]:
+    """What optimizers are called that the program makes, or names in `compile`."""
+    for script, call in conversion.program.calls():
+        if any(v.kind == "optimizer" and v.node is call for v in script.values(call)):
+            yield script.called(call)
+    for training in conversion.program.trainings:
+        site = training.compile
+        given = site.arguments.get("optimizer")
+        if given is None:
+            yield "rmsprop"
+        for value in site.script.values(given) if given is not None else ():
+            if value.kind != "optimizer":
+                yield value.literal if isinstance(value.literal, str) else "unknown"
+
+
 def classes(conversion: ByStrategy, *kinds: str) -> Iterator[tuple[Script, ast.ClassDef]]:
-    """The classes of the program that are layers or models."""
+    """The classes of the program that are layers, models or optimizers."""
     for script in conversion.program.scripts:
         for cls in script.all(ast.ClassDef):
             if cls in conversion.program.reach.defined and script.kind_of_class(cls) in kinds:
                 yield script, cls
 
 
-def _metrics(conversion: ByStrategy) -> Iterator[tuple[Script, ast.ClassDef]]:
+def _metrics(conversion: ByStrategy) -> Iterator[tuple[ast.ClassDef, Script, ast.FunctionDef]]:
+    """Metrics of the program, with what updates them."""
     for script in conversion.program.scripts:
         for cls in script.all(ast.ClassDef):
-            known = cls in conversion.program.reach.defined and script.method(cls, "update_state") is not None
-            if known and any(".metrics." in base for base in script.library_bases(cls)):
-                yield script, cls
+            update = script.method(cls, "update_state") if cls in conversion.program.reach.defined else None
+            if update is not None and any(".metrics." in base for base in script.library_bases(cls)):
+                yield cls, *update
 
 
 def _adds(variable: ast.expr, call: ast.Call) -> bool:

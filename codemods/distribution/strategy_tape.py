@@ -65,6 +65,7 @@ def convert(conversion: ByStrategy, ways: list[Way]) -> None:
     runs = [run for s in found if s.role == "train" and (run := _read(conversion, s)) is not None]
     if not conversion.refusals:
         strategy_models.samples_apart(conversion)
+        strategy_models.embeddings(conversion)
         _all_is_seen(conversion, ways, runs)
     if not conversion.refusals:
         _evaluations(conversion, [s for s in found if s.role == "eval"], runs)

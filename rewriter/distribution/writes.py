@@ -273,7 +273,7 @@ def _reads_back(program: Program, script: Script, call: ast.Call) -> bool:
         return False  # it is read before anything is trained
     path = call.args[0] if call.args else script.argument(call, "filepath")
     written = list(_written(program))
-    if lists or (is_model and not isinstance(script.constant(path), str)):
+    if lists or (is_model and fits and not isinstance(script.constant(path), str)):
         theirs = {text for other, node in written if node is not None for text in _strings(other, node)}
         if any(
             text == mine or text.startswith(mine.rstrip("/") + "/")

@@ -260,6 +260,19 @@ def test_models_that_replace_what_keras_does(name: str) -> None:
     check.refuses(f"{HEAD}\n\n{net}{DATA}{made}{FIT}", "this model")
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "fits"), [('"adam"', False), ("keras.optimizers.RMSprop(0.1)", False), ('"sgd"', True)]
+)
+def test_embeddings(optimizer: str, fits: bool) -> None:
+    """Keras 3 squares the rows of both GPUs for a word that both have, not their sum."""
+    made = f'model = keras.Sequential([layers.Embedding(9, 2), layers.Dense(1)])\nmodel.compile({optimizer}, "mse")\n'
+    assert check.run(HEAD + DATA + made + FIT).applied
+    if fits:
+        assert check.run(HEAD + DATA + made + FIT, target="keras3").applied
+    else:
+        check.refuses(HEAD + DATA + made + FIT, "gradients of an embedding", target="keras3")
+
+
 def test_optimizers_that_change_gradients() -> None:
     """They see those of one replica; in `update_step` they are added up."""
     own = "class Own(keras.optimizers.SGD):\n    def apply_gradients(self, pairs, **options):\n        return super().apply_gradients([(g / 2, v) for g, v in pairs])\n\n\n"
