@@ -79,6 +79,23 @@ def _verbose(conversion: Conversion, site: Site) -> None:
         conversion.add(Wrap(expr, f"{operand(expr)} if {rank_0} else 0"))
 
 
+def quiet(conversion: Conversion, site: Site) -> None:
+    """The progress of an `evaluate` or `predict` on every rank is shown by rank 0."""
+    overridden = any(
+        m.cls is not None
+        and m.cls.script is not None
+        and isinstance(m.cls.node, ast.ClassDef)
+        and m.cls.script.method(m.cls.node, site.method) is not None
+        for m in site.models
+    )
+    kinds = {m.kind for m in site.models}
+    if overridden or site.arguments.open or "model" not in kinds or kinds - {"model", "constant"}:
+        return
+    shown = site.method == "evaluate" or (site.method == "predict" and site.script.target.since(2, 9))
+    if "verbose" in site.arguments or shown:
+        _verbose(conversion, site)
+
+
 def numbers_of_history(conversion: Conversion) -> None:
     """Metrics that are averaged over the ranks are NumPy's numbers, which `json` does not write by itself."""
     for script, call in conversion.program.calls():

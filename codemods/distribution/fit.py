@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import ast
+import re
+
 from rewriter.distribution.optimizers import Optimizer, optimizer_of, rate_of
 from rewriter.distribution.program import Way, unproven_compiles
 from rewriter.distribution.writes import saves_whole_models
+from rewriter.script import Script
 from rewriter.training import FITS, Run, Training, graph_mode, left_behind
+from rewriter.values import Value
 
 from . import callbacks, data, keras3, optimizers, rates
 from .conversion import Conversion
+
+#: Functions that give a model as it was saved, maybe with its optimizer.
+_LOADS = re.compile(r"loads?|load_model|from_pretrained_keras")
 
 
 def convert(conversion: Conversion, ways: list[Way]) -> None:
@@ -75,15 +83,56 @@ def _every_fit_is_compiled(conversion: Conversion, ways: list[Way], trainings: l
     seen = {run.site.call for training in trainings for run in training.fits}
     for way in ways:
         if way.node in seen:
+            _no_model_is_loaded_with_its_optimizer(conversion, way, trainings)
             continue
         site = next(s for s in conversion.program.sites(*FITS) if s.call is way.node)
-        loaded = any(m.name.endswith("load_model") for m in site.models)
+        loaded = next((m for m in site.models if m.name.endswith("load_model")), None)
         reason = (
-            "it trains a model that is loaded with its optimizer"
+            _loaded(conversion, loaded)
             if loaded
             else f"what compiles the model that is trained here is not seen: {_unknown(site.models)}"
         )
         conversion.refuse(way.script, way.node, reason, "compile it here" if loaded else "")
+
+
+def _no_model_is_loaded_with_its_optimizer(conversion: Conversion, way: Way, trainings: list[Training]) -> None:
+    """`load_model(...)` in one branch, `compile` in the other: gradients would not be averaged after the first."""
+    mine = [t for t in trainings if any(run.site.call is way.node for run in t.fits)]
+    models = next(run.site.models for t in mine for run in t.fits if run.site.call is way.node)
+    for model in models:
+        if not _LOADS.fullmatch(model.name.rpartition(".")[2]):
+            continue
+        script, load = model.script or way.script, model.node
+        if isinstance(load, ast.Call):
+            if script.constant(script.argument(load, "compile")) is False:
+                continue  # it is compiled here, else `fit` raises
+            if any(_always_compiles(t, way, script, load) for t in mine):
+                continue
+        place = script.at(load) if load is not None else model.name
+        reason = f"{_loaded(conversion, model)}, where no `compile` follows ({place})"
+        conversion.refuse(way.script, way.node, reason, "compile it after it is loaded")
+
+
+def _always_compiles(training: Training, way: Way, script: Script, load: ast.Call) -> bool:
+    """Whether it compiles a loaded model in every case, before that is trained: not under an `if` of its own."""
+    compile_ = training.compile
+    if all(m.node is not load for m in training.models):
+        return False
+    function = compile_.script.function_of(compile_.call)
+    near = [(s, n) for s, n in ((script, load), (way.script, way.node)) if s is compile_.script]
+    near = [(s, n) for s, n in near if s.function_of(n) is function]
+    if any(n is way.node and n.lineno < compile_.call.lineno for _, n in near):  # type: ignore[attr-defined]
+        return False
+    branches = {branch for s, n in near for branch in s.enclosing(n, ast.If, ast.Try)}
+    return not near or branches >= set(compile_.script.enclosing(compile_.call, ast.If, ast.Try))
+
+
+def _loaded(conversion: Conversion, model: Value) -> str:
+    reason = "it trains a model that is loaded with its optimizer"
+    keras2 = conversion.target.keras == 2 and conversion.target.since(2, 11)
+    if keras2 and model.name.endswith("load_model"):  # run: the ranks end with weights of their own, without a word
+        return f"{reason}, for which Horovod's `hvd.load_model` averages no gradients"
+    return reason
 
 
 def _unknown(models: tuple) -> str:  # type: ignore[type-arg]

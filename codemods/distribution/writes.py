@@ -7,19 +7,21 @@ import ast
 from rewriter.distribution.writes import for_rank_0
 from rewriter.edits import Guard, SetKeyword
 from rewriter.script import Script
+from rewriter.training import TESTS
 
+from . import callbacks
 from .conversion import Conversion
 
 
 def on_rank_0(conversion: Conversion) -> None:
     """Put what writes under `if hvd.rank() == 0:`; folders may be there already."""
-    callbacks = [
+    own_callbacks = [
         cls
         for script in conversion.program.scripts
         for cls in script.all(ast.ClassDef)
         if script.kind_of_class(cls) == "callback"
     ]
-    found = for_rank_0(conversion.program, callbacks, conversion.alone)
+    found = for_rank_0(conversion.program, own_callbacks, conversion.alone)
     for problem in found.problems:
         conversion.refuse_problem(problem)
     for _, call in found.folders:
@@ -31,6 +33,11 @@ def on_rank_0(conversion: Conversion) -> None:
         if _before_start(conversion, script, statement):
             continue  # no rank is known there
         conversion.add(Guard(statement, conversion.rank_0(script, statement)))
+    for site in conversion.program.sites(*TESTS):
+        around = list(site.script.enclosing(site.call, ast.ClassDef, ast.stmt))
+        alone = any(node in statements or node in own_callbacks for node in around)
+        if not alone and not _before_start(conversion, site.script, site.script.statement(site.call)):
+            callbacks.quiet(conversion, site)
 
 
 def _before_start(conversion: Conversion, script: Script, statement: ast.stmt) -> bool:

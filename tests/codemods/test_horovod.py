@@ -701,7 +701,7 @@ class TestWrites:
             "model.load_weights('m.h5')\nscore = model.evaluate(x, y)\nprint(score)\n",
         )
         assert found.endswith(
-            "if hvd.rank() == 0:\n    model.load_weights('m.h5')\nscore = model.evaluate(x, y)\n"
+            f"if hvd.rank() == 0:\n    model.load_weights('m.h5')\nscore = model.evaluate(x, y, {VERBOSE})\n"
             "if hvd.rank() == 0:\n    print(score)\n"
         )
 
@@ -896,3 +896,98 @@ class TestKinds:
         found = converted(DATA, MODEL, COMPILE, train, "import json\nlogs = train()\nprint(json.dumps(logs['loss']))\n")
         assert "json.dumps(logs['loss'], default=float)" in found
         assert "default" not in converted(DATA, MODEL, COMPILE, FIT, "import json\nprint(json.dumps({'a': 1}))\n")
+
+
+class TestLoaded:
+    """A model that is loaded with its optimizer averages nothing, not even by `hvd.load_model`."""
+
+    LOAD = "model = tf.keras.models.load_model('m.h5')\n"
+    EITHER = "import os\nif os.path.exists('m.h5'):\n    {load}\nelse:\n    " + MODEL + "    {compile}\n"
+
+    def test_trained_as_it_is(self) -> None:
+        refuses("for which Horovod's `hvd.load_model` averages no gradients", DATA, self.LOAD, FIT)
+        refuses("it trains a model that is loaded with its optimizer", DATA, self.LOAD, FIT, target="tf2.10")
+
+    @pytest.mark.parametrize(
+        "load",
+        [
+            "model = tf.keras.models.load_model('m.h5')",
+            "model = tf.keras.models.load_model('m.h5', custom_objects={})",
+            "import pickle; model = pickle.load(open('m.pkl', 'rb'))",
+            "import joblib; model = joblib.load('m.pkl')",
+            "import mlflow; model = mlflow.keras.load_model('m')",
+        ],
+    )
+    def test_in_one_branch(self, load: str) -> None:
+        """`load_model` to go on with training, or a new model that is compiled."""
+        text = self.EITHER.format(load=load, compile=COMPILE.rstrip())
+        refuses("loaded with its optimizer", DATA, text, FIT)
+
+    def test_in_a_function(self) -> None:
+        text = "def make(path=None):\n    if path:\n        return tf.keras.models.load_model(path)\n"
+        text += f"    {MODEL}    {COMPILE}    return model\n"
+        refuses("where no `compile` follows (line ", DATA, text, "import sys\nmodel = make(sys.argv[1])\n", FIT)
+
+    def test_a_model_that_is_there_or_none(self) -> None:
+        text = "import os\nmodel = None\nif os.path.exists('m.h5'):\n    " + self.LOAD
+        refuses("where no `compile` follows", DATA, text, f"if model is None:\n    {MODEL}    {COMPILE}", FIT)
+
+    def test_compiled_in_some_cases(self) -> None:
+        refuses("where no `compile` follows", DATA, self.LOAD, f"if len(x) > 9:\n    {COMPILE}", FIT)
+
+    def test_compiled_too_late(self) -> None:
+        refuses("where no `compile` follows", DATA, self.LOAD, FIT, COMPILE, FIT)
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            LOAD + COMPILE + FIT,
+            f"if len(x) > 9:\n    {LOAD}    {COMPILE}    {FIT}",
+            EITHER.format(load=LOAD.rstrip(), compile="pass") + COMPILE + FIT,
+            LOAD.replace("h5'", "h5', compile=False") + f"if len(x) > 9:\n    {COMPILE}" + FIT,
+            f"def load():\n    return {LOAD.removeprefix('model = ')}if __name__ == '__main__':\n"
+            f"    model = load()\n    {COMPILE}    {FIT}",
+        ],
+    )
+    def test_compiled_again(self, text: str) -> None:
+        assert "hvd.DistributedOptimizer(" in converted(DATA, text)
+
+
+class TestProgress:
+    """`evaluate` and `predict` on every rank show what they do once."""
+
+    @pytest.mark.parametrize(
+        ("call", "wanted"),
+        [
+            ("model.evaluate(x, y)", f"model.evaluate(x, y, {VERBOSE})"),
+            ("model.evaluate(x, y, verbose=2)", "model.evaluate(x, y, verbose=2 if hvd.rank() == 0 else 0)"),
+            ("model.evaluate(x, y, 8, 1)", "model.evaluate(x, y, 8, 1 if hvd.rank() == 0 else 0)"),
+            ("model.predict(x)", f"model.predict(x, {VERBOSE})"),
+            ("model.predict(x, verbose=0)", "model.predict(x, verbose=0)"),
+            ("model.evaluate(x, y, verbose=False)", "model.evaluate(x, y, verbose=False)"),
+            ("model.evaluate(x, y, **{'steps': len(x)})", f"model.evaluate(x, y, **{{'steps': len(x)}}, {VERBOSE})"),
+        ],
+    )
+    def test_of_rank_0(self, call: str, wanted: str) -> None:
+        assert converted(DATA, MODEL, COMPILE, FIT, f"result = {call}\n").endswith(f"result = {wanted}\n")
+
+    def test_predict_was_quiet(self) -> None:
+        """Before TensorFlow 2.9."""
+        found = converted(DATA, MODEL, COMPILE, FIT, "p = model.predict(x)\ns = model.evaluate(x, y)\n", target="tf2.8")
+        assert found.endswith(f"p = model.predict(x)\ns = model.evaluate(x, y, {VERBOSE})\n")
+
+    def test_where_rank_0_is_alone(self) -> None:
+        found = converted(DATA, MODEL, COMPILE, FIT, "print(model.evaluate(x, y))\n")
+        assert found.endswith("if hvd.rank() == 0:\n    print(model.evaluate(x, y))\n")
+
+    def test_methods_of_the_project(self) -> None:
+        """They need not take `verbose`."""
+        net = "class Net(tf.keras.Model):\n    def predict(self, x):\n        return self(x)\nmodel = Net()\n"
+        text = "p = model.predict(x)\ns = model.evaluate(x, y)\n"
+        assert converted(DATA, net, COMPILE, FIT, text).endswith(
+            f"p = model.predict(x)\ns = model.evaluate(x, y, {VERBOSE})\n"
+        )
+
+    def test_what_is_no_model_of_keras(self) -> None:
+        text = "from sklearn.svm import SVC\nother = SVC()\np = other.predict(x)\n"
+        assert converted(DATA, MODEL, COMPILE, FIT, text).endswith("p = other.predict(x)\n")

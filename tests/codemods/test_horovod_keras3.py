@@ -425,3 +425,18 @@ for a, b in ds:
 
     def test_jacobians(self) -> None:
         refuses("is not averaged", DATA, LOOP.replace("tape.gradient(", "tape.jacobian("))
+
+
+def test_a_model_that_is_loaded_with_its_optimizer() -> None:
+    load = "model = keras.models.load_model('m.keras')\n"
+    check.refuses(script(DATA, load, FIT), "it trains a model that is loaded with its optimizer")
+    either = f"if len(x) > 9:\n    {load}else:\n    {MODEL}    {COMPILE}"
+    check.refuses(script(DATA, either, FIT), "where no `compile` follows")
+    assert "distribute_optimizer(model.optimizer)\n" in converted(DATA, load, COMPILE, FIT)
+
+
+def test_progress_of_rank_0() -> None:
+    after = converted(DATA, MODEL, COMPILE, FIT, "scores = model.evaluate(x, y)\nfound = model.predict(x, verbose=2)\n")
+    assert after.endswith(
+        f"scores = model.evaluate(x, y, {VERBOSE})\nfound = model.predict(x, verbose=2 if hvd.rank() == 0 else 0)\n"
+    )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.distribution.ranks import converted, run, trained
+from tests.distribution.ranks import converted, run, told, trained
 
 pytestmark = pytest.mark.tf
 
@@ -209,3 +209,53 @@ def test_records_are_counted(tmp_path: Path) -> None:
     for epoch in range(2):
         parts = [rank["seen"][21 * epoch : 21 * epoch + 21] for rank in both]
         assert sorted(parts[0] + parts[1]) == everything
+
+
+def test_progress_is_shown_once(tmp_path: Path) -> None:
+    program = """
+import numpy as np
+import tensorflow as tf
+
+x = np.arange(64 * 4, dtype="float32").reshape(64, 4) / 400
+y = x[:, :1] * 3 + 1
+model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(4,))])
+model.compile("sgd", "mse")
+model.fit(x, y, verbose=2)
+scores = model.evaluate(x, y, batch_size=16)
+found = model.predict(x, batch_size=8)
+told = {"scores": scores, "found": found.tolist()}
+"""
+    done = run(converted(program), tmp_path, ranks=2)
+    assert done.returncode == 0, done.stderr[-4000:]
+    lines = (done.stdout + done.stderr).replace("\r", "\n").splitlines()
+    assert [line for line in lines if "4/4 [===" in line] and [line for line in lines if "8/8 [===" in line]
+    assert not [line for line in lines if line.startswith("[1]<stdout>") and "[==" in line]
+    one, other = told(tmp_path, 2)
+    assert one == other
+
+
+@pytest.mark.parametrize("ending", ["h5", "keras"])
+def test_a_loaded_optimizer_averages_nothing(tmp_path: Path, ending: str) -> None:
+    """Why a model that is loaded with its optimizer is refused: `hvd.load_model` leaves every rank to itself."""
+    make = """
+import tensorflow as tf
+
+model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(4,), kernel_initializer="ones")])
+model.compile(tf.keras.optimizers.SGD(0.1), "mse")
+model.save("model.ENDING")
+told = {}
+"""
+    train = """
+import numpy as np
+import tensorflow as tf
+import horovod.tensorflow.keras as hvd
+
+hvd.init()
+x = np.arange(64 * 4, dtype="float32").reshape(64, 4)[hvd.rank()::2] / 400
+model = hvd.load_model("model.ENDING")
+model.fit(x, x[:, :1] * 3 + 1, shuffle=False, verbose=0)
+told = {"weights": [w.tolist() for w in model.get_weights()]}
+"""
+    trained(make.replace("ENDING", ending), tmp_path)
+    one, other = trained(train.replace("ENDING", ending), tmp_path, ranks=2)
+    assert one != other
