@@ -184,7 +184,7 @@ def test_a_worker_that_fails_ends_the_others(dies: str, code: int) -> None:
 
 
 def test_workers_end_with_their_launcher() -> None:
-    command = [sys.executable, "-c", "import time; print('here', flush=True); time.sleep(60)"]
+    command = [sys.executable, "-c", "import os, time; os.write(1, b'here\\n'); time.sleep(60)"]
     process = subprocess.Popen(
         [sys.executable, workers.__file__, "2", *command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
