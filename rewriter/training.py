@@ -24,7 +24,7 @@ from typing import TypeVar, cast
 from . import catalog
 from .scopes import FUNCTIONS
 from .script import Script, Site, own_nodes
-from .values import Value, has_length
+from .values import Value, has_length, length_of_range
 
 FITS = ("fit", "fit_generator")
 TESTS = ("evaluate", "evaluate_generator", "predict", "predict_generator")
@@ -821,9 +821,9 @@ def _source(dataset: Value, script: Script, call: ast.Call) -> Count:
     if name == "Dataset.from_tensor_slices":
         return replace(_slices(script, call), sized=True)
     if name == "Dataset.range":
-        numbers = [script.integer(a) for a in call.args]
-        if numbers and len(numbers) <= 3 and all(n is not None for n in numbers):
-            return Count(len(range(*numbers)), "", True)  # type: ignore[arg-type]
+        number = length_of_range([script.integer(a) for a in call.args])
+        if number is not None:
+            return Count(number, "", True)
     if name in ("Dataset.zip", "zip"):
         parts = _flat(call)
         if parts and not any(k.arg for k in call.keywords):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -421,9 +421,8 @@ class Evaluator:
                 return None
         if isinstance(source, ast.Call) and source.args and not source.keywords:
             name = self.script.called(source)
-            numbers = [self.script.integer(a) for a in source.args]
-            if name == "builtins.range" and len(numbers) <= 3 and all(n is not None for n in numbers):
-                return len(range(*numbers))  # type: ignore[arg-type]
+            if name == "builtins.range":
+                return length_of_range([self.script.integer(a) for a in source.args])
             if name == "builtins.enumerate":
                 source = source.args[0]
         return self.length(self(source))
@@ -474,7 +473,7 @@ class Evaluator:
         parts = [None if p is None else self.script.integer(p) for p in (index.lower, index.upper, index.step)]
         if any(p is not None and v is None for p, v in zip((index.lower, index.upper, index.step), parts, strict=True)):
             return None
-        if length is None:
+        if length is None or parts[2] == 0:  # which Python refuses
             return None
         return len(range(length)[slice(*parts)])
 
@@ -741,6 +740,17 @@ def _is_filtered(call: ast.AST | None) -> bool:
     return isinstance(call, ast.Call) and (
         len(call.args) > 3 or any(k.arg in ("maxlen", "test_split", None) for k in call.keywords)
     )
+
+
+def length_of_range(numbers: Sequence[int | None]) -> int | None:
+    """How many numbers `range` gives; None where an argument is not known, or Python refuses it."""
+    known = [n for n in numbers if n is not None]
+    if len(known) < len(numbers) or not 1 <= len(known) <= 3:
+        return None
+    try:
+        return len(range(*known))
+    except (ValueError, OverflowError):  # a step of zero; more numbers than a list can hold
+        return None
 
 
 def has_length(value: Value) -> bool:

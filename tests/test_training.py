@@ -105,6 +105,7 @@ SLICES = "tf.data.Dataset.from_tensor_slices((np.zeros((100, 4)), np.zeros(100))
         (f"tf.data.Dataset.zip(({SLICES}, {SLICES}.repeat())).batch(50)", 2, True),
         ("tf.data.Dataset.range(64).batch(8)", 8, True),
         ("tf.data.Dataset.range(2, 64, 2).batch(8)", 4, True),
+        ("tf.data.Dataset.range(2, 64, 0).batch(8)", None, True),
         ("tf.data.Dataset.from_tensors((1, 2)).repeat(6)", 6, True),
         ("tf.data.Dataset.from_tensor_slices(['a', 'b', 'c'])", 3, True),
         ("tf.data.Dataset.from_tensor_slices([np.zeros(9), np.zeros(9)])", 2, True),

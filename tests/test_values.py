@@ -195,6 +195,10 @@ def test_kinds(text: str, kind: str) -> None:
             60000,
         ),
         ("import numpy as np\nx = np.zeros(unknown)\nx", None),
+        ("import numpy as np\nx = np.zeros((100, 3))\nx[::0]", None),
+        ("[i for i in range(2, 9, 3)]", 3),
+        ("[i for i in range(0, 5, 0)]", None),
+        ("[i for i in range(10 ** 30)]", None),
     ],
 )
 def test_lengths(text: str, length: int | None) -> None:
