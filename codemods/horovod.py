@@ -6,13 +6,12 @@ import ast
 from collections.abc import Callable, Iterator
 
 from codemods.distribution import estimator, fit, keras3, session, start, tape, train_step, writes
-from codemods.distribution.conversion import Conversion
+from codemods.distribution.conversion import Conversion, untrained
 from rewriter.codemod import Finding, Refusal, codemod
 from rewriter.distribution.existing import distributed, missing
-from rewriter.distribution.program import NAMES, Program, Way, WayKind, program_of
+from rewriter.distribution.program import NAMES, Program, Way, WayKind, by_kind, program_of
 from rewriter.script import Script, import_bindings
-from rewriter.spelling import tensorflow_imports
-from rewriter.training import FITS, distribute_by, other_backend
+from rewriter.training import distribute_by, other_backend
 
 #: What converts each way of training that can be converted. All ways of a program are, or none is.
 SHAPES: dict[WayKind, Callable[[Conversion, list[Way]], None]] = {
@@ -107,8 +106,7 @@ def horovod(script: Script) -> Iterator[Finding]:
         yield Refusal(ways[0].node, *reason)
         return
     conversion = Conversion(program)
-    for kind in dict.fromkeys(w.kind for w in ways):
-        mine = [w for w in ways if w.kind == kind]
+    for kind, mine in by_kind(ways):
         if kind in SHAPES:
             SHAPES[kind](conversion, mine)
         else:
@@ -167,19 +165,3 @@ def _already(program: Program, node: ast.AST, name: str) -> Iterator[Finding]:
         "the program trains with Horovod already" + (f", but {'; '.join(lacking)}" if lacking else ""),
         "add by hand what is missing" if lacking else "",
     )
-
-
-def untrained(program: Program) -> Iterator[Finding]:
-    """A program that does not train, or a file that only defines what trains."""
-    script = program.script
-    for site in script.sites(*FITS):
-        if any(m.kind in ("model", "parameter") for m in site.models):
-            yield Refusal(site.call, "nothing in this file runs it: give the script that is started, too")
-            return
-    runs = any(isinstance(s, ast.For | ast.While | ast.With | ast.If) or _calls(s) for s in script.tree.body)
-    if runs and (imports := tensorflow_imports(script)):
-        yield Refusal(imports[0], "no training is seen in this program: there is nothing to distribute")
-
-
-def _calls(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)

@@ -447,6 +447,30 @@ class Script:
             node = self.parents[node]
         return node
 
+    def and_callers(self, node: ast.AST) -> Iterator[tuple[Script, ast.AST]]:
+        """A node, the calls of the function around it, those of the functions around these, and so on."""
+        todo: list[tuple[Script, ast.AST]] = [(self, node)]
+        seen: set[ast.AST] = set()
+        while todo:
+            owner, current = todo.pop()
+            if current in seen:
+                continue
+            seen.add(current)
+            yield owner, current
+            if isinstance(function := owner.function_of(current), ast.FunctionDef):
+                todo += [(other, call) for other, call, _ in self.project.calls_of(function, owner)]
+
+    def blank_lines_above(self, statement: ast.stmt) -> int:
+        """The blank lines above a statement, its decorators and the comments that belong to it."""
+        lines = self.source.lines
+        at = min([statement.lineno, *(d.lineno for d in getattr(statement, "decorator_list", ()))]) - 2
+        while at >= 0 and lines[at].lstrip().startswith("#"):
+            at -= 1
+        count = 0
+        while at >= 0 and not lines[at].strip():
+            count, at = count + 1, at - 1
+        return count
+
     def enclosing(self, node: ast.AST, *types: type[ast.AST]) -> Iterator[ast.AST]:
         """The nodes of these types around a node, innermost first."""
         current = self.parents.get(node)

@@ -11,8 +11,9 @@ from rewriter.distribution.program import Program
 from rewriter.distribution.sources import Problem
 from rewriter.edits import Edit, Insert
 from rewriter.script import Script
-from rewriter.spelling import import_anchor, spell_out
+from rewriter.spelling import import_anchor, spell_out, tensorflow_imports
 from rewriter.target import Target
+from rewriter.training import FITS
 
 
 @dataclass(eq=False)
@@ -127,3 +128,19 @@ def operand(node: ast.expr) -> str:
     plain = isinstance(node, ast.Constant | ast.Name | ast.Attribute | ast.Call | ast.Subscript)
     product = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.Div | ast.FloorDiv)
     return "..." if plain or product else "(...)"
+
+
+def untrained(program: Program) -> Iterator[Finding]:
+    """A program that does not train, or a file that only defines what trains."""
+    script = program.script
+    for site in script.sites(*FITS):
+        if any(m.kind in ("model", "parameter") for m in site.models):
+            yield Refusal(site.call, "nothing in this file runs it: give the script that is started, too")
+            return
+    runs = any(isinstance(s, ast.For | ast.While | ast.With | ast.If) or _calls(s) for s in script.tree.body)
+    if runs and (imports := tensorflow_imports(script)):
+        yield Refusal(imports[0], "no training is seen in this program: there is nothing to distribute")
+
+
+def _calls(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)

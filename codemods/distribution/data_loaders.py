@@ -17,7 +17,7 @@ from rewriter.values import Value
 from . import keras3
 from .conversion import Conversion
 from .data_generators import runs_again
-from .data_names import blank_lines_above, comes_first, imported, own_draws
+from .data_names import comes_first, imported, own_draws
 
 #: Classes of Keras whose batches are the same for the same number, and what shuffles them.
 _STEADY = ("sequence.TimeseriesGenerator",)
@@ -387,7 +387,7 @@ def _wrapper(conversion: Conversion, script: Script, node: ast.expr, *, shuffles
 
 def above(conversion: Conversion, script: Script, first: ast.stmt, text: str) -> None:
     """Put a definition above its first use, once, with two blank lines around it."""
-    edit = Insert(first, text, after=False, blank_lines=max(2 - blank_lines_above(script, first), 0), below=2)
+    edit = Insert(first, text, after=False, blank_lines=max(2 - script.blank_lines_above(first), 0), below=2)
     done = next((e for e in conversion.edits if isinstance(e, Insert) and e.text == text), None)
     if done is None:
         conversion.add(edit)

@@ -98,7 +98,7 @@ def own_draws(
         owner = f"{_self(script, function)}." if method else ""
         text = f"{owner}{name} = {made}  # the same order on every rank"
         if once and not method:
-            conversion.add(Insert(function, text, after=False, below=blank_lines_above(script, function)))
+            conversion.add(Insert(function, text, after=False, below=script.blank_lines_above(function)))
         else:
             conversion.add(_first(function, text))
         for draw in mine:
@@ -150,15 +150,3 @@ def _draw_from(conversion: Conversion, draw: Draw, generator: str) -> None:
         conversion.add(Replace(call.func.value, generator))
     else:
         conversion.add(Replace(call.func, f"{generator}.{draw.script.called(call).rpartition('.')[2]}"))
-
-
-def blank_lines_above(script: Script, statement: ast.stmt) -> int:
-    """Blank lines above a statement, its decorators and the comments that belong to it."""
-    lines = script.source.text.splitlines()
-    line = min([statement.lineno, *(d.lineno for d in getattr(statement, "decorator_list", ()))]) - 1
-    while line and lines[line - 1].lstrip().startswith("#"):
-        line -= 1
-    found = 0
-    while line - found and not lines[line - found - 1].strip():
-        found += 1
-    return found

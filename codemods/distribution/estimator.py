@@ -185,14 +185,14 @@ def _train(conversion: Conversion, train: Train) -> None:
     listeners = arguments.get("saving_listeners")
     if listeners is not None and not script.is_none(listeners):
         conversion.refuse(script, listeners, "what `saving_listeners` do on several ranks is not known")
-    if (problem := decides(conversion.program, script, call)) is not None:
+    if (problem := decides(script, call)) is not None:
         conversion.refuse_problem(problem)
     for name in ("steps", "max_steps"):
         steps = arguments.get(name)
         if steps is not None and not script.is_none(steps):
             number = script.integer(steps)
             if number is not None and number < _FEW:
-                if not in_loop(conversion.program, script, call):
+                if not in_loop(script, call):
                     continue  # a step or two to look at
                 reason = f"a training of {number} steps cannot be divided over the ranks"
                 conversion.refuse(script, steps, reason, "let one call of `train` make more of them")
@@ -208,7 +208,7 @@ def _train(conversion: Conversion, train: Train) -> None:
 def _both(conversion: Conversion, both: Both) -> None:
     """`train_and_evaluate`: the other ranks only train."""
     script, call = both.script, both.call
-    if (problem := decides(conversion.program, script, call)) is not None:
+    if (problem := decides(script, call)) is not None:
         conversion.refuse_problem(problem)
     estimator, spec = both.arguments.get("estimator"), both.arguments.get("train_spec")
     statement = script.statement(call)

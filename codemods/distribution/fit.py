@@ -8,7 +8,7 @@ import re
 from rewriter.distribution.optimizers import Optimizer, optimizer_of, rate_of
 from rewriter.distribution.program import Way, unproven_compiles
 from rewriter.distribution.writes import saves_whole_models
-from rewriter.script import Script
+from rewriter.script import Script, Site
 from rewriter.training import FITS, Run, Training, graph_mode, left_behind
 from rewriter.values import Value
 
@@ -19,15 +19,20 @@ from .conversion import Conversion
 _LOADS = re.compile(r"loads?|load_model|from_pretrained_keras")
 
 
-def convert(conversion: Conversion, ways: list[Way]) -> None:
-    """Convert every `compile` and `fit` of the program."""
-    program = conversion.program
-    for script, node, reason in unproven_compiles(program):
+def check(conversion: Conversion, ways: list[Way]) -> None:
+    """Refuse what no program that trains with `fit` may have, however it is distributed."""
+    for script, node, reason in unproven_compiles(conversion.program):
         conversion.refuse(script, node, reason)
     if why := graph_mode(conversion.script):
         conversion.refuse(conversion.script, ways[0].node, why)
     if old := left_behind(conversion.script):
         conversion.refuse(conversion.script, ways[0].node, f"models of {old} are of an old copy of Keras")
+
+
+def convert(conversion: Conversion, ways: list[Way]) -> None:
+    """Convert every `compile` and `fit` of the program."""
+    program = conversion.program
+    check(conversion, ways)
     trainings = [t for t in program.trainings if t.fits]
     _every_fit_is_compiled(conversion, ways, trainings)
     if of_keras3 := keras3.is_target(conversion):
@@ -80,19 +85,27 @@ def convert(conversion: Conversion, ways: list[Way]) -> None:
 
 
 def _every_fit_is_compiled(conversion: Conversion, ways: list[Way], trainings: list[Training]) -> None:
-    seen = {run.site.call for training in trainings for run in training.fits}
+    without = uncompiled(conversion, ways, trainings)
     for way in ways:
-        if way.node in seen:
+        if way not in without:
             _no_model_is_loaded_with_its_optimizer(conversion, way, trainings)
             continue
-        site = next(s for s in conversion.program.sites(*FITS) if s.call is way.node)
-        loaded = next((m for m in site.models if m.name.endswith("load_model")), None)
-        reason = (
-            _loaded(conversion, loaded)
-            if loaded
-            else f"what compiles the model that is trained here is not seen: {_unknown(site.models)}"
-        )
+        loaded = next((m for m in without[way].models if m.name.endswith("load_model")), None)
+        reason = _loaded(conversion, loaded) if loaded else not_compiled(without[way])
         conversion.refuse(way.script, way.node, reason, "compile it here" if loaded else "")
+
+
+def uncompiled(conversion: Conversion, ways: list[Way], trainings: list[Training]) -> dict[Way, Site]:
+    """The calls of `fit` that no `compile` of the program is seen to belong to."""
+    seen = {run.site.call for training in trainings for run in training.fits}
+    sites = {s.call: s for s in conversion.program.sites(*FITS)}
+    return {w: sites[w.node] for w in ways if isinstance(w.node, ast.Call) and w.node not in seen}
+
+
+def not_compiled(site: Site) -> str:
+    """Why a `fit` that no `compile` belongs to cannot be converted."""
+    why = next((m.name for m in site.models if m.kind == "unknown" and m.name), "no `compile` of it is found")
+    return f"what compiles the model that is trained here is not seen: {why}"
 
 
 def _no_model_is_loaded_with_its_optimizer(conversion: Conversion, way: Way, trainings: list[Training]) -> None:
@@ -135,10 +148,6 @@ def _loaded(conversion: Conversion, model: Value) -> str:
     return reason
 
 
-def _unknown(models: tuple) -> str:  # type: ignore[type-arg]
-    return next((m.name for m in models if m.kind == "unknown" and m.name), "no `compile` of it is found")
-
-
 def _tell(conversion: Conversion, runs: list[Run], scaling: rates.Scaling) -> None:
     for text in dict.fromkeys(_batch(run) for run in runs):
         conversion.note(text)
@@ -159,12 +168,15 @@ def _tell(conversion: Conversion, runs: list[Run], scaling: rates.Scaling) -> No
 
 def _batch(run: Run) -> str:
     """The effective batch of one `fit`."""
-    script = run.site.script
-    size = run.site.arguments.get("batch_size")
-    number = script.integer(size) if size is not None else 32 if run.data == "arrays" else None
-    if number is not None:
+    if (number := batch_size(run)) is not None:
         return (
             f"effective batch: {number} samples on every rank, {number} times the number of ranks in all "
             f"({4 * number} with 4)"
         )
     return "effective batch: that of the script on every rank, times the number of ranks in all"
+
+
+def batch_size(run: Run) -> int | None:
+    """The batch that a `fit` itself makes of arrays, None where it is not known or the data has its own."""
+    size = run.site.arguments.get("batch_size")
+    return run.site.script.integer(size) if size is not None else 32 if run.data == "arrays" else None

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from rewriter.data.pipelines import reached
+from rewriter.distribution.draws import below
 from rewriter.distribution.rates import set_elsewhere
 from rewriter.distribution.sources import Split, split_at
 from rewriter.edits import Insert, SetKeyword, Wrap
@@ -60,7 +61,7 @@ def _deciding(place: Place, step: Step) -> Iterator[tuple[Script, ast.If | ast.W
         roots = [*roots, (step.script, step.function)]
     for script, root in roots:
         for node in ast.walk(root):
-            if isinstance(node, ast.If | ast.While) and any(_matters(script, n, calls) for n in _below(node)):
+            if isinstance(node, ast.If | ast.While) and any(_matters(script, n, calls) for n in below(node)):
                 yield script, node
         if root is step.function:
             continue
@@ -89,11 +90,6 @@ def _calls_in(place: Place) -> Iterator[tuple[Script, ast.Call]]:
     for script, root in _around(place)[0]:
         if isinstance(root, ast.For | ast.While):
             yield from reached(script, [root])
-
-
-def _below(node: ast.If | ast.While) -> Iterator[ast.AST]:
-    for statement in [*node.body, *node.orelse]:
-        yield from ast.walk(statement)
 
 
 def _matters(script: Script, node: ast.AST, calls: set[ast.AST]) -> bool:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from rewriter.data.pipelines import reached
 from rewriter.edits import Within
+from rewriter.loops.steps import block_of
 from rewriter.models import is_symbolic
 from rewriter.scopes import is_main_guard
 from rewriter.script import Script
@@ -148,7 +149,7 @@ class Scope:
         header = f"with {self.conversion.strategy}.scope():"
         blocks: dict[int, tuple[Script, list[ast.stmt], set[ast.stmt]]] = {}
         for statement, script in self._outermost().items():
-            block = _block(script, statement)
+            block = block_of(script, statement)
             blocks.setdefault(id(block), (script, block, set()))[2].add(statement)
         for script, block, held in blocks.values():
             for first, last in self._ranges(script, block, held):
@@ -194,16 +195,6 @@ def _is_symbolic(value: Value) -> bool:
 def _computes(script: Script, statement: ast.stmt) -> bool:
     """`x = x + y`, of what layers give."""
     return isinstance(statement, ast.Assign) and is_symbolic(script, statement.value)
-
-
-def _block(script: Script, statement: ast.stmt) -> list[ast.stmt]:
-    """The statements among which a statement stands."""
-    parent = script.parents[statement]
-    for name in ("body", "orelse", "finalbody"):
-        block = getattr(parent, name, None)
-        if isinstance(block, list) and statement in block:
-            return block
-    raise AssertionError("a statement is in no block")
 
 
 def _mostly(compound: ast.stmt, held: dict[ast.stmt, Script]) -> bool:

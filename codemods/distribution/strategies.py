@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from rewriter.codemod import Finding, Refusal
 from rewriter.distribution.existing import distributed, missing
-from rewriter.distribution.program import NAMES, Way, WayKind, program_of
+from rewriter.distribution.program import NAMES, Way, WayKind, by_kind, program_of
 from rewriter.edits import Insert, Wrap
 from rewriter.environment import settings
 from rewriter.placement import Place, chooses_devices
@@ -18,7 +18,7 @@ from rewriter.spelling import outermost
 from rewriter.training import other_backend
 
 from . import start
-from .conversion import Conversion
+from .conversion import Conversion, untrained
 from .scope import Scope
 
 CLASSES = {"mirrored": "MirroredStrategy", "multiworker": "MultiWorkerMirroredStrategy"}
@@ -100,7 +100,7 @@ class ByStrategy(Conversion):
                 break
         neighbours = [*[s for s in script.tree.body if s.lineno < first.lineno][-1:], first]
         others = any(isinstance(e, Insert) and "def " in e.text and e.node in neighbours for e in self.edits)
-        blank_lines = 2 if others else max(0, 2 - _blank_above(script, first)) if len(neighbours) > 1 else 0
+        blank_lines = 2 if others else max(0, 2 - script.blank_lines_above(first)) if len(neighbours) > 1 else 0
         self.add(Insert(first, text, after=False, blank_lines=blank_lines, below=2))
 
     def knows(self, script: Script, node: ast.AST) -> bool:
@@ -110,19 +110,6 @@ class ByStrategy(Conversion):
         if self.home is not None:
             return self.home in script.enclosing(node, ast.FunctionDef)
         return script.function_of(node) is not None or getattr(node, "lineno", 0) > self.started
-
-
-def _blank_above(script: Script, statement: ast.stmt) -> int:
-    """The blank lines above a statement, its decorators and the comments above it."""
-    lines = script.source.lines
-    first: int = min([statement.lineno, *(d.lineno for d in getattr(statement, "decorator_list", []))])
-    at = first - 2
-    while at >= 0 and lines[at].lstrip().startswith("#"):
-        at -= 1
-    end = at
-    while at >= 0 and not lines[at].strip():
-        at -= 1
-    return end - at
 
 
 def _of_workers(text: str) -> str:
@@ -152,8 +139,6 @@ def convert(script: Script, kind: str) -> Iterator[Finding]:
         yield Refusal(already[1], f"{by}, but {lacking}" if lacking else by)
         return
     if not ways:
-        from codemods.horovod import untrained
-
         yield from untrained(program)
         return
     conversion = ByStrategy(program, kind=kind)
@@ -162,11 +147,10 @@ def convert(script: Script, kind: str) -> Iterator[Finding]:
         return
     _find_place(conversion)
     if not conversion.refusals:
-        by_kind = shapes()
-        for way_kind in dict.fromkeys(w.kind for w in ways):
-            mine = [w for w in ways if w.kind == way_kind]
-            if way_kind in by_kind:
-                by_kind[way_kind](conversion, mine)
+        converts = shapes()
+        for way_kind, mine in by_kind(ways):
+            if way_kind in converts:
+                converts[way_kind](conversion, mine)
             else:
                 reason_ = f"{NAMES[way_kind]} is not converted to {conversion.called}"
                 conversion.refuse(mine[0].script, mine[0].node, reason_, "--distribute horovod")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from rewriter.data.pipelines import stages
 from rewriter.distribution.portions import EACH, FREE, Frame, Portion, Reading
+from rewriter.distribution.sources import Split, unsteady
 from rewriter.edits import Insert, Replace, SetKeyword
 from rewriter.loops.batches import given
 from rewriter.loops.steps import CallSite, loops_around
@@ -244,8 +245,8 @@ def _dataset(conversion: ByStrategy, handed: Handed) -> None:
     source = script.source.snippet(expr)
     if conversion.several_hosts:
         same_on_workers(conversion, script, expr)
-        if not all(_in_memory(v) for v in apart_from_loops(script.values(expr))):
-            source = f"{source}.with_options({_by_sample(conversion)})"
+        if not all(in_memory(v) for v in apart_from_loops(script.values(expr))):
+            source = f"{source}.with_options({by_sample(conversion)})"
     text = f"{conversion.strategy}.experimental_distribute_dataset"
     outer = _outermost(script, loop, expr)
     if outer is None or outer is loop:
@@ -259,13 +260,14 @@ def _dataset(conversion: ByStrategy, handed: Handed) -> None:
     conversion.add(Replace(expr, name))
 
 
-def _in_memory(value: Value) -> bool:
+def in_memory(value: Value) -> bool:
+    """Whether the source of a dataset holds all elements in memory, or makes them in Python."""
     chain = stages(value) if value.kind == "dataset" else []
     made = chain[0].name.rpartition(".")[2] if chain else ""
     return made in ("from_tensor_slices", "from_tensors", "range", "from_generator")
 
 
-def _by_sample(conversion: ByStrategy) -> str:
+def by_sample(conversion: ByStrategy) -> str:
     """Files are not divided over the workers, which may have other numbers of them: samples are."""
     if not conversion.options:
         conversion.options = conversion.free_name(conversion.script, "options", "by_sample")
@@ -276,14 +278,12 @@ def _by_sample(conversion: ByStrategy) -> str:
 def _outermost(script: Script, loop: ast.For, expr: ast.expr) -> ast.stmt | None:
     """The outermost loop in front of which the dataset has the value that it has in this one."""
     found: ast.stmt | None = None
-    inside: ast.stmt = loop
     for around in [loop, *loops_around(script, loop)]:
         nodes = set(ast.walk(around))
         names = [n for n in ast.walk(expr) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)]
         if any(b.node in nodes for n in names for b in script.names.reaching(n)):
             break
-        found = inside = around
-    del inside
+        found = around
     return found
 
 
@@ -319,8 +319,6 @@ def _divides(conversion: ByStrategy, script: Script, node: ast.AST) -> str:
 
 def same_on_workers(conversion: ByStrategy, script: Script, expr: ast.expr) -> None:
     """Every worker goes through the same data in the same order, and takes its part of each batch."""
-    from rewriter.distribution.sources import Split, _unsteady
-
     for value in script.values(expr):
         for stage in stages(value) if value.kind == "dataset" else ():
             if stage.name == "shuffle" and stage.script is not None and isinstance(stage.node, ast.Call):
@@ -330,7 +328,7 @@ def same_on_workers(conversion: ByStrategy, script: Script, expr: ast.expr) -> N
                     conversion.note("shuffles get a seed: every worker has to have the data in the same order")
                     continue
             split = Split()
-            if (problem := _unsteady(stage, split)) is not None:
+            if (problem := unsteady(stage, split)) is not None:
                 conversion.refuse_problem(problem)
             for _, call in split.seeds:
                 conversion.add(SetKeyword(call, "seed", "0"))

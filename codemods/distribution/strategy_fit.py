@@ -8,26 +8,21 @@ from __future__ import annotations
 import ast
 
 from rewriter.distribution.portions import EACH, FREE, Reading
-from rewriter.distribution.program import Way, unproven_compiles
+from rewriter.distribution.program import Way
 from rewriter.distribution.writes import saves_whole_models
 from rewriter.edits import DropKeyword, Wrap
 from rewriter.loops.steps import is_update, tapes_in
 from rewriter.script import Script, own_nodes
-from rewriter.training import FITS, Run, Training, graph_mode, left_behind
+from rewriter.training import Run, Training
 
-from . import strategy_batches, strategy_models, strategy_workers
+from . import fit, strategy_batches, strategy_models, strategy_workers, train_step
 from .strategies import ByStrategy
 
 
 def convert(conversion: ByStrategy, ways: list[Way]) -> None:
     """Put what every `fit` trains under the scope."""
     program = conversion.program
-    for script, node, reason in unproven_compiles(program):
-        conversion.refuse(script, node, reason)
-    if why := graph_mode(conversion.script):
-        conversion.refuse(conversion.script, ways[0].node, why)
-    if old := left_behind(conversion.script):
-        conversion.refuse(conversion.script, ways[0].node, f"models of {old} are of an old copy of Keras")
+    fit.check(conversion, ways)
     trainings = [t for t in program.trainings if t.fits]
     _every_fit_is_compiled(conversion, ways, trainings)
     if conversion.target.keras != 2:
@@ -55,18 +50,13 @@ def convert(conversion: ByStrategy, ways: list[Way]) -> None:
 
 
 def _every_fit_is_compiled(conversion: ByStrategy, ways: list[Way], trainings: list[Training]) -> None:
-    seen = {run.site.call for training in trainings for run in training.fits}
-    for way in ways:
-        if way.node in seen:
-            continue
-        site = next(s for s in conversion.program.sites(*FITS) if s.call is way.node)
+    for way, site in fit.uncompiled(conversion, ways, trainings).items():
         models = [m for m in site.models if m.kind == "model"]
         if models and all(m.name.endswith("load_model") for m in models):  # with its optimizer
             assert isinstance(site.call.func, ast.Attribute)
             conversion.scope.hold_made(site.script, site.call.func.value)
             continue
-        why = next((m.name for m in site.models if m.kind == "unknown" and m.name), "no `compile` of it is found")
-        conversion.refuse(way.script, way.node, f"what compiles the model that is trained here is not seen: {why}")
+        conversion.refuse(way.script, way.node, fit.not_compiled(site))
 
 
 # -- what makes variables ------------------------------------------------------------------------------------
@@ -196,9 +186,7 @@ def _weights_of_keras2(conversion: ByStrategy) -> None:
 
 def _batch(run: Run, *, must: bool) -> str:
     """The effective batch of one `fit`; Keras 3 fails where the parts of the first one have several sizes."""
-    script = run.site.script
-    size = run.site.arguments.get("batch_size")
-    number = script.integer(size) if size is not None else 32 if run.data == "arrays" else None
+    number = fit.batch_size(run)
     shown = "that of the script" if number is None else f"{number} samples in all, as in the script"
     return f"effective batch: {shown}, divided over the GPUs, whose number {'has to' if must else 'should'} divide it"
 
@@ -208,12 +196,8 @@ def _batch(run: Run, *, must: bool) -> str:
 
 def steps(conversion: ByStrategy, ways: list[Way]) -> None:
     """Models with a `train_step` of the project: its loss has to be the one that Keras divides by the replicas."""
-    if not any(w.kind == "fit" for w in conversion.program.ways):
-        conversion.refuse(ways[0].script, ways[0].node, "no `fit` runs this `train_step`")
-        return
-    for way in ways:
-        assert isinstance(way.node, ast.FunctionDef)
-        _step(conversion, way.script, way.node)
+    for script, step in train_step.those_of_fit(conversion, ways):
+        _step(conversion, script, step)
 
 
 #: Methods of a model that give its loss, divided by the number of replicas.

@@ -266,7 +266,8 @@ def _wrap(conversion: ByStrategy, run: Run, name: str) -> None:
         body = _summed(conversion, run, started)
     text = "\n".join([decorator, f"def {name}({ast.unparse(a)}):", *(f"    {line}" for line in body)])
     top = script.parents[function] is script.tree
-    conversion.add(Insert(function, text, after=True, blank_lines=_gap(script, function, top)))
+    gap = min(max(script.blank_lines_above(function), 1), 2 if top else 1)  # as the file has it above this one
+    conversion.add(Insert(function, text, after=True, blank_lines=gap))
 
 
 def _summed(conversion: ByStrategy, run: Run, started: str) -> list[str]:
@@ -313,18 +314,6 @@ def _decorator(conversion: ByStrategy, run: Run) -> str:
                 kept.append(ast.unparse(keyword))
         return f"@{ast.unparse(decorator.func)}" + (f"({', '.join(kept)})" if kept else "")
     return "@{tensorflow.function}"
-
-
-def _gap(script: Script, function: ast.FunctionDef, top: bool) -> int:
-    """Blank lines between functions, as the file has them above this one."""
-    lines = script.source.lines
-    at = min([function.lineno, *(d.lineno for d in function.decorator_list)]) - 2
-    while at >= 0 and lines[at].lstrip().startswith("#"):
-        at -= 1
-    count = 0
-    while at >= 0 and not lines[at].strip():
-        count, at = count + 1, at - 1
-    return min(max(count, 1), 2 if top else 1)
 
 
 # -- what is made before the loop ------------------------------------------------------------------------------

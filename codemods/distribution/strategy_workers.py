@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 
-from rewriter.data.pipelines import reached, stages
+from rewriter.data.pipelines import reached
 from rewriter.distribution.writes import for_rank_0, writes
 from rewriter.edits import Chain, Guard, Insert, SetKeyword, Wrap
 from rewriter.script import Script
@@ -17,10 +17,8 @@ from rewriter.training import FITS, ON_BATCH, TESTS, Run, Training, callbacks
 from .data import same_order
 from .data_names import name_of_module
 from .strategies import ByStrategy
-from .strategy_data import same_on_workers
+from .strategy_data import by_sample, in_memory, same_on_workers
 
-#: Sources of datasets that hold all elements in memory, or make them in Python.
-_IN_MEMORY = ("from_tensor_slices", "from_tensors", "range", "from_generator")
 #: Callbacks that do the same on every worker, or of which Keras keeps the files of the chief only.
 _HARMLESS = frozenset(
     "EarlyStopping ReduceLROnPlateau LearningRateScheduler History Callback BaseLogger TerminateOnNaN BackupAndRestore "
@@ -59,17 +57,12 @@ def _data(conversion: ByStrategy, run: Run) -> None:
         _seed_drawn(conversion, run)
     elif run.data == "dataset" and run.source is not None:
         same_on_workers(conversion, script, run.source)
-        if not all(_in_memory(v) for v in script.values(run.source)):
+        if not all(in_memory(v) for v in script.values(run.source)):
             _by_sample(conversion, script, run.source)
     else:
         what = {"loader": "a loader", "generator": "a generator"}.get(run.data, "what is not known")
         reason = f"`{site.method}` is given {what}: whether all workers get the same batches is not proven"
         conversion.refuse(script, site.call, reason, "make a `tf.data.Dataset` of it")
-
-
-def _in_memory(value: object) -> bool:
-    chain = stages(value) if getattr(value, "kind", "") == "dataset" else []  # type: ignore[arg-type]
-    return bool(chain) and chain[0].name.rpartition(".")[2] in _IN_MEMORY
 
 
 def _seed(conversion: ByStrategy) -> None:
@@ -103,10 +96,7 @@ def _by_sample(conversion: ByStrategy, script: Script, source: ast.expr) -> None
     if not conversion.knows(script, source):
         conversion.refuse(script, source, f"this dataset needs an option that `{conversion.script.path.name}` makes")
         return
-    if not conversion.options:
-        conversion.options = conversion.free_name(conversion.script, "options", "by_sample")
-        conversion.note("every worker reads all files, and takes its part of each batch")
-    conversion.add(Chain(source, f"with_options({conversion.options})"))
+    conversion.add(Chain(source, f"with_options({by_sample(conversion)})"))
 
 
 # -- files ---------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
 from rewriter.distribution.program import Way
 from rewriter.edits import Insert
@@ -19,12 +20,18 @@ _TAPE = "DistributedGradientTape"
 
 def convert(conversion: Conversion, ways: list[Way]) -> None:
     """Average the gradients of every tape in a `train_step`; all else is done for `fit`."""
+    for script, step in those_of_fit(conversion, ways):
+        _step(conversion, script, step)
+
+
+def those_of_fit(conversion: Conversion, ways: list[Way]) -> Iterator[tuple[Script, ast.FunctionDef]]:
+    """Every `train_step`, where a `fit` of the program runs them."""
     if not any(w.kind == "fit" for w in conversion.program.ways):
         conversion.refuse(ways[0].script, ways[0].node, "no `fit` runs this `train_step`")
         return
     for way in ways:
         assert isinstance(way.node, ast.FunctionDef)
-        _step(conversion, way.script, way.node)
+        yield way.script, way.node
 
 
 def _step(conversion: Conversion, script: Script, step: ast.FunctionDef) -> None:

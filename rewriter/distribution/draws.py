@@ -121,7 +121,7 @@ def decided(script: Script, function: ast.AST, draws: list[Draw]) -> ast.If | as
         if isinstance(target, ast.Name)
     }
     for node in ast.walk(function) if calls else ():
-        if not isinstance(node, ast.If | ast.While) or not any(_leads(n) for n in _below(node)):
+        if not isinstance(node, ast.If | ast.While) or not any(_leads(n) for n in below(node)):
             continue
         names = {n.id for n in ast.walk(node.test) if isinstance(n, ast.Name)}
         if names & drawn or any(call in calls for _, call in reached(script, [node.test])):
@@ -143,7 +143,8 @@ def uses_up(function: ast.AST, draws: list[Draw]) -> ast.AST | None:
     return None
 
 
-def _below(node: ast.If | ast.While) -> Iterator[ast.AST]:
+def below(node: ast.If | ast.While) -> Iterator[ast.AST]:
+    """What a condition decides about."""
     for statement in [*node.body, *node.orelse]:
         yield from ast.walk(statement)
 

@@ -535,15 +535,9 @@ def unlike(script: Script, test: ast.AST) -> ast.AST | None:
     return None
 
 
-def decides(program: Program, script: Script, call: ast.Call) -> Problem | None:
+def decides(script: Script, call: ast.Call) -> Problem | None:
     """A condition that may let one rank train, or go on, without the others."""
-    todo: list[tuple[Script, ast.AST]] = [(script, call)]
-    seen: set[ast.AST] = set()
-    while todo:
-        owner, node = todo.pop()
-        if node in seen:
-            continue
-        seen.add(node)
+    for owner, node in script.and_callers(call):
         function = owner.function_of(node)
         for block in owner.enclosing(node, ast.If, ast.While, ast.For, ast.IfExp, ast.Try):
             if owner.function_of(block) is not function:
@@ -563,24 +557,12 @@ def decides(program: Program, script: Script, call: ast.Call) -> Problem | None:
                     return Problem(owner, test, f"{reason}, and decides about training that all take part in")
             if isinstance(block, ast.Try) and block.handlers and node in [n for s in block.body for n in ast.walk(s)]:
                 return Problem(owner, block, "an error that is caught around training may occur on one rank alone")
-        if isinstance(function, ast.FunctionDef):
-            todo += [(other, c) for other, c, _ in program.script.project.calls_of(function, owner)]
-            if (escaped := _handed_on(owner, function)) is not None:
-                return Problem(*escaped, f"how often `{function.name}`, which trains, is called is not seen")
+        if isinstance(function, ast.FunctionDef) and (escaped := _handed_on(owner, function)) is not None:
+            return Problem(*escaped, f"how often `{function.name}`, which trains, is called is not seen")
     return None
 
 
-def in_loop(program: Program, script: Script, call: ast.Call) -> bool:
+def in_loop(script: Script, call: ast.Call) -> bool:
     """Whether a call is made again and again, also through the functions around it."""
-    todo: list[tuple[Script, ast.AST]] = [(script, call)]
-    seen: set[ast.AST] = set()
-    while todo:
-        owner, node = todo.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        if any(owner.enclosing(node, ast.For, ast.While, ast.comprehension)):
-            return True
-        if isinstance(function := owner.function_of(node), ast.FunctionDef):
-            todo += [(other, c) for other, c, _ in program.script.project.calls_of(function, owner)]
-    return False
+    repeats = (ast.For, ast.While, ast.comprehension)
+    return any(any(owner.enclosing(node, *repeats)) for owner, node in script.and_callers(call))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -36,6 +36,12 @@ class Way:
     kind: WayKind
     script: Script
     node: ast.AST
+
+
+def by_kind(ways: Sequence[Way]) -> Iterator[tuple[WayKind, list[Way]]]:
+    """The ways of every kind, in the order in which the kinds first appear."""
+    for kind in dict.fromkeys(w.kind for w in ways):
+        yield kind, [w for w in ways if w.kind == kind]
 
 
 @dataclass(eq=False)

@@ -313,7 +313,7 @@ def _steady(chain: list[Value], split: Split, divided: int | None = None) -> Pro
         if divided is not None and number > divided and _is_shuffle(stage):
             if problem := _seeded_shuffle(stage, split):
                 return problem
-        elif problem := _unsteady(stage, split):
+        elif problem := unsteady(stage, split):
             return problem
         for other in inputs(stage):
             if other is not stage.base and (problem := _steady(stages(other), split)):
@@ -357,7 +357,8 @@ def _read_by_one(script: Script, call: ast.Call) -> str:
     return ""
 
 
-def _unsteady(stage: Value, split: Split) -> Problem | None:
+def unsteady(stage: Value, split: Split) -> Problem | None:
+    """Why a stage in front of the split may give each rank other elements; what can be seeded is added to the split."""
     script, call = stage.script, stage.node
     if script is None or not isinstance(call, ast.Call):
         assert script is not None or call is None

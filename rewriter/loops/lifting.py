@@ -268,7 +268,7 @@ class Lift:
     def edits(self, name: str, decorator: str, arguments: Mapping[str, str], *, follows: bool = False) -> list[Edit]:
         """`follows`: another function was put in front of the loop before."""
         gap = 2 if self._is_top and self._two_blanks else 1
-        above = self._blank_above(self.loop)
+        above = self.script.blank_lines_above(self.loop)
         return [
             Insert(
                 self.loop,
@@ -290,18 +290,7 @@ class Lift:
     def _two_blanks(self) -> bool:
         """Does the file have two blank lines in front of its functions?"""
         tops = [s for s in self.script.tree.body if isinstance(s, ast.FunctionDef | ast.ClassDef)]
-        return all(self._blank_above(s) != 1 for s in tops)
-
-    def _blank_above(self, node: ast.stmt) -> int:
-        lines = self.script.source.lines
-        decorators = getattr(node, "decorator_list", [])
-        at = min([node.lineno, *(d.lineno for d in decorators)]) - 2
-        while at >= 0 and lines[at].lstrip().startswith("#"):
-            at -= 1
-        count = 0
-        while at >= 0 and not lines[at].strip():
-            count, at = count + 1, at - 1
-        return count
+        return all(self.script.blank_lines_above(s) != 1 for s in tops)
 
     def _has_code_above(self, node: ast.stmt) -> bool:
         """In its own block; the first statement of one needs no blank line."""
