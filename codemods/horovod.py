@@ -47,8 +47,9 @@ def horovod(script: Script) -> Iterator[Finding]:
     Horovod's own optimizer, tape and callbacks do not work with Keras 3 (TensorFlow 2.16 to 2.18): small functions and
     callbacks, which are written into the script, do their part.
 
-    Not applied: a `compile`, an optimizer, a `fit`, its data or a write cannot be proven; the program is distributed
-    already; TensorFlow 2.19 and later, for which Horovod cannot be built (`--distribute mirrored` or `multiworker`).
+    Not applied: a `compile`, an optimizer, a `fit`, its data or a write cannot be proven; a model may train with the
+    optimizer that it was loaded with; the program is distributed already; TensorFlow 2.19 and later, for which Horovod
+    cannot be built (`--distribute mirrored` or `multiworker`).
 
     Before:
         import tensorflow as tf
