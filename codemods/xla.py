@@ -52,7 +52,7 @@ def xla(script: Script) -> Iterator[Finding]:
     TensorFlow 1 sessions and Estimators: `global_jit_level` in the configuration that they are given, or in a new
     one. TensorFlow then compiles those operations that it can, and leaves the others as they are.
     Not applied: the model, its losses or its metrics hold strings, lookup tables, Python functions or other
-    operations that do not compile or cannot be seen; LSTM and GRU layers would lose their fused kernel;
+    operations that do not compile or cannot be seen; LSTM and GRU layers would lose their fused GPU kernel;
     batches of varying shape; `run_eagerly`; distributed training; before TensorFlow 2.8.
 
     Before:
@@ -237,7 +237,7 @@ def _layer(layer: Value) -> str:
         return f"`{name}`{where} works on strings or lookup tables, which XLA cannot compile"
     if name in _WARPS:
         return f"`{name}`{where} transforms images in a way that XLA cannot compile"
-    if name in ("CuDNNLSTM", "CuDNNGRU") or (name in ("LSTM", "GRU") and _is_fused(layer, name)):
+    if name in ("CuDNNLSTM", "CuDNNGRU") or (name in ("LSTM", "GRU") and _is_fused(layer)):
         return f"`{name}`{where} would lose its fused GPU kernel"
     if name in ("UpSampling2D", "Resizing"):
         return _interpolates(layer, name, where)
@@ -259,10 +259,12 @@ _FUSED: dict[str, object] = {
 }  # fmt: skip
 
 
-def _is_fused(layer: Value, name: str) -> bool:
+def _is_fused(layer: Value) -> bool:
     script, call = layer.script, layer.node
     if script is None or not isinstance(call, ast.Call):
         return True
+    if script.target.cpu:
+        return False
     arguments = script.bind(call, ("units", "activation", "recurrent_activation", "use_bias"))
     for argument, wanted in _FUSED.items():
         given = arguments.get(argument)

@@ -24,7 +24,7 @@ from .validate import validate as judge
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from .tune import Names
+    from .effects import Names
 
 
 def validate(

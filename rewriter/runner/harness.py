@@ -15,7 +15,8 @@ The configuration:
     unseeded        true: TensorFlow gets no seed but the script's own
     samples         stop when training has seen so many (on all ranks together); 0: no limit
     steps           stop after so many training steps; 0: no limit
-    seconds         stop so many seconds after the first training step; 0: no limit
+    seconds         stop so many seconds after the first training step, in speed runs with the epoch if one has ended
+                    before, and at most twice as late: what epochs begin with counts as often as it happens; 0: no limit
     updates         in parity runs, {"every": N, "rates": [[...], ...]}: N batches make one update, as those of N ranks
                     do, at these learning rates (for each optimizer; none: its own). What was done is recorded
     replicas        so many logical CPUs for a `MirroredStrategy` where there is no GPU
@@ -66,6 +67,8 @@ class Recorder:
         self.loops = 0
         self.samples = 0
         self.first_step = None
+        self.epochs = 0  # that have come to their end
+        self.late = False  # the seconds are over, and the run ends with its epoch
         self.wait = 0.0
         self.overhead = 0.0
         self.rows = []
@@ -108,10 +111,12 @@ class Recorder:
             self.samples += samples
             self.steps += steps
             self.rows.append((loop, epoch, moment, steps, samples, loss))
+            spent = moment - self.first_step
+            self.late = bool(self.seconds) and spent >= self.seconds
             full = (
                 (self.limit and self.samples >= self.limit)
                 or (self.max_steps and self.steps >= self.max_steps)
-                or (self.seconds and moment - self.first_step >= self.seconds)
+                or (self.late and (self.parity or not self.epochs or spent >= 2 * self.seconds))
             )
             if full and not self.closing:
                 self.finish("budget")
@@ -134,6 +139,13 @@ class Recorder:
                 "loss": [number(row[5]) for row in chunk],
             }
             self.write(event)
+
+    def epoch(self):
+        """An epoch has ended."""
+        with self.lock:
+            self.epochs += 1
+            if self.late and not self.parity and not self.closing:
+                self.finish("budget")
 
     def forked(self):
         """In a new child process: several could train at a time, each with its own budget, so none is recorded."""
@@ -472,6 +484,8 @@ class Loop:
         self.steps = self.samples = 0
         self.sums = self.zeros = None
         self.order, self.batches = 0.0, 0
+        if complete and self.announced:
+            self.recorder.epoch()
 
     def tell_data(self, part, tap=None, sums=None):
         """What an epoch has seen: `sums` where Python saw the batches, else what the tap has counted."""

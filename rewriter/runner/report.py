@@ -227,8 +227,9 @@ def tuning_as_json(tuning: Tuning, out: Path) -> dict[str, Any]:
     """`tune` as a document: the kept codemods, each one's effect, and the validation of what survives.
 
     version 1; command "tune"; script, written (paths); level; tried, kept (names); failure (or ""); out_of_time;
-    whole (the speed of everything that was tried, against the original); effects, a list of: codemod, company (what
-    else was in the set), answer, ratio, low, high, parity, kept, why; validation (null, or as of `validate`).
+    one_epoch (whether the runs ended in their first); whole (the speed of everything that was tried, against the
+    original); effects, a list of: codemod, company (what else was in the set), answer, ratio, low, high, parity, kept,
+    why; validation (null, or as of `validate`).
     """
     return {
         "version": 1,
@@ -241,6 +242,7 @@ def tuning_as_json(tuning: Tuning, out: Path) -> dict[str, Any]:
         "kept": list(tuning.kept),
         "failure": tuning.failure,
         "out_of_time": tuning.out_of_time,
+        "one_epoch": tuning.one_epoch,
         "whole": tuning.whole and _speed(tuning.whole),
         "effects": [
             {
@@ -284,5 +286,9 @@ def tuning_as_text(tuning: Tuning, out: Path) -> list[RenderableType]:
         lines.append(Text("nothing was found that pays here: the script is written as it was", "bold"))
     if tuning.out_of_time:
         lines.append(Text("the time was over before all effects were sure: --budget gives more"))
+    if tuning.one_epoch:
+        lines.append(
+            Text("the runs ended in their first epoch: what a cache gains in later ones was not seen (--run-seconds)")
+        )
     lines.append(Text(f"written: {out}"))
     return lines

@@ -9,14 +9,15 @@ pair, their geometric mean, and Student's interval around it on the logarithms.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import fmean, median, stdev
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 from .record import Record, Run
 
+K = TypeVar("K", bound=Hashable)
 Unit = Literal["samples", "steps"]
 Answer = Literal["faster", "slower", "no difference shown", "not measured"]
 
@@ -98,16 +99,24 @@ def compare(original: Sequence[Run], rewritten: Sequence[Run]) -> SpeedUp:
         else:
             measured.append(pair)
     logs = [math.log(after.rate / before.rate) for before, after in measured]
-    first, second = tuple(a for a, _ in measured), tuple(b for _, b in measured)
-    ratios = tuple(math.exp(log) for log in logs)
+    seen: dict[str, Any] = {
+        "pairs": tuple(math.exp(log) for log in logs),
+        "unit": unit,
+        "original": tuple(a for a, _ in measured),
+        "rewritten": tuple(b for _, b in measured),
+    }
     if len(measured) < FEWEST_PAIRS:
         reason = reasons[0] if reasons else f"{len(measured)} pairs of runs are too few, {FEWEST_PAIRS} are needed"
-        return SpeedUp("not measured", reason, None, None, None, ratios, unit, first, second)
+        return SpeedUp("not measured", reason, **seen)
+    return replace(judged(fmean(logs), stdev(logs) / math.sqrt(len(logs)), len(logs) - 1), **seen)
+
+
+def judged(log: float, error: float, freedom: int) -> SpeedUp:
+    """The answer for the logarithm of a ratio, its standard error, and the degrees of freedom that this rests on."""
     from scipy.special import stdtrit
 
-    center = fmean(logs)
-    half = float(stdtrit(len(logs) - 1, (1 + CONFIDENCE) / 2)) * stdev(logs) / math.sqrt(len(logs))
-    ratio, low, high = (math.exp(value) for value in (center, center - half, center + half))
+    half = float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * error
+    ratio, low, high = (math.exp(value) for value in (log, log - half, log + half))
     answer: Answer = "no difference shown"
     reason = ""
     if max(ratio, 1 / ratio) < 1 + SMALLEST:
@@ -118,7 +127,20 @@ def compare(original: Sequence[Run], rewritten: Sequence[Run]) -> SpeedUp:
         answer = "slower"
     else:
         reason = f"the interval from {low:.2f} to {high:.2f} times as fast holds 1"
-    return SpeedUp(answer, reason, ratio, low, high, ratios, unit, first, second)
+    return SpeedUp(answer, reason, ratio, low, high)
+
+
+def side_by_side(runs: Mapping[K, Run]) -> tuple[dict[K, Throughput], dict[K, str]]:
+    """The throughput of runs that were made in turn, all over the same samples; and why some have none."""
+    unit: Unit = "samples" if all(_unit(run) == "samples" for run in runs.values()) else "steps"
+    alone = {key: _measure(run, unit) for key, run in runs.items()}
+    steady = [found for found in alone.values() if not isinstance(found, str)]
+    window = max((found.begin for found in steady), default=0.0), min((found.end for found in steady), default=0.0)
+    found = {key: one if isinstance(one, str) else _measure(runs[key], unit, window) for key, one in alone.items()}
+    return (
+        {key: one for key, one in found.items() if not isinstance(one, str)},
+        {key: one for key, one in found.items() if isinstance(one, str)},
+    )
 
 
 def _unit(run: Run) -> Unit:

@@ -1,8 +1,9 @@
 """Which codemods pay on this machine: measured by leaving each out.
 
-From the whole rewrite, codemods are taken away one at a time, the least useful first, as long as some of them are not
-shown to help: that keeps two that pay only together (mixed precision and XLA), and drops both of two that hurt. Every
-set is timed in rounds, all sets of a stage in turn, so that what the machine does meanwhile meets all alike.
+Where there are many, those that gain nothing on the average over sets of half of the others go first. From the rest
+codemods are taken away one at a time, as long as some of them are not shown to help: that keeps two that pay only
+together (mixed precision and XLA), and drops both of two that hurt. Every set is timed in rounds, all sets of a stage
+in turn, so that what the machine does meanwhile meets all alike. In the end what is left is measured against all.
 """
 
 from __future__ import annotations
@@ -17,16 +18,22 @@ from pathlib import Path
 from typing import Any
 
 from . import speed
+from .effects import Names, Rounds, halves
 from .record import Run
 from .validate import Conditions, Mode, Script, Validation, reach, validate, why_not_trained
 
-#: A set of codemods, in the order of their names.
-Names = tuple[str, ...]
-
 FEWEST_ROUNDS = 3
 MOST_ROUNDS = 7
+#: So many codemods are left out one at a time; where there are more, they are screened before.
+FEW = 3
+#: Runs that the last comparison takes.
+LAST_RUNS = 5
 #: A codemod whose effect looks larger than this, but is not shown, gets more rounds while there is time.
 PROMISING = 1.02
+
+
+def without(names: Names, *dropped: str) -> Names:
+    return tuple(name for name in names if name not in dropped)
 
 
 @dataclass(frozen=True)
@@ -55,6 +62,7 @@ class Tuning:
     validation: Validation | None = None  # of what survives
     failure: str = ""
     out_of_time: bool = False
+    one_epoch: bool = False  # the measured runs ended in their first epoch
 
     @property
     def exit_code(self) -> int:
@@ -120,7 +128,8 @@ class Tuner:
         self.begin = time.monotonic()
         self.last = self.seconds / 4  # kept for the validation
         self.scripts: dict[Names, bytes] = {(): script.path.read_bytes()}
-        self.rounds: dict[Names, list[Run]] = {}
+        self.rounds = Rounds()
+        self.number = 0  # of the next round
         self.amount: dict[str, Any] = {}
         self.tuning = Tuning(script.path, level, names)
 
@@ -131,44 +140,57 @@ class Tuner:
         if reason := why_not_trained(first):
             tuning.failure = f"{self.script.path.name} {reason}"
             return tuning
-        names = self.without_broken(tuning.tried)
-        whole = names
+        tuning.one_epoch = not any(record.epochs for record in first.records)
+        whole = names = self.without_broken(tuning.tried)
+        if len(names) > FEW:
+            names = self.screened(names)
         while names:
             names, settled = self.stage(names)
             if settled:
                 break
-        if whole:
-            tuning.whole = speed.compare(*self.pairs((), whole))
-            left = speed.compare(*self.pairs((), names))
-            if tuning.whole.answer == "faster" and (not names or left.answer != "faster"):
-                names = whole
-                for name in whole:
-                    self.replace_effect(
-                        name, kept=True, why="together they make the script faster, none shows it alone"
-                    )
-        if names and speed.compare(*self.pairs((), names)).answer != "faster":
-            for name in names:
-                self.replace_effect(name, kept=False, why="the script is not shown to be faster with it")
-            names = ()
-        self.finish(names)
+        self.finish(self.best(whole, names) if whole else ())
         return tuning
 
     # -- sets that are measured ----------------------------------------------------------------------------------
 
-    def timed(self, names: Names, round_number: int) -> Run:
+    def timed(self, names: Names, number: int) -> Run:
         """The run of a set in a round."""
-        found = self.rounds.setdefault(names, [])
-        while len(found) <= round_number:
-            number = len(found)
+        while len(self.rounds.runs) <= number:
+            self.rounds.runs.append({})
+        made = self.rounds.runs[number]
+        if names not in made:
             told = " + ".join(names) or "the original"
             self.progress(f"speed of {told}, round {number + 1}", self.elapsed() / self.seconds)
-            run = self.store.get(
+            made[names] = self.store.get(
                 ("speed", names, number), lambda: self.conditions.run(self.variant(names), "speed", **self.amount)
             )
-            found.append(run)
-            if not names and number == 0 and not why_not_trained(run):
-                self.amount = reach(run)
-        return found[round_number]
+            if not self.amount and not names and not why_not_trained(made[names]):
+                self.amount = reach(made[names])
+        return made[names]
+
+    def round(self, sets: Sequence[Names]) -> None:
+        """One more run of each set; in the first round some were made before."""
+        for names in sets if self.number % 2 == 0 else sets[::-1]:
+            self.timed(names, self.number)
+        self.number += 1
+
+    def at_least(self, count: int, sets: Sequence[Names]) -> None:
+        """Rounds until all sets have met so often."""
+        while len(self.together(*sets)[0]) < count:
+            self.round(sets)
+
+    def together(self, *sets: Names) -> tuple[list[Run], ...]:
+        """The runs of the rounds in which all of the sets were measured."""
+        met = [made for made in self.rounds.runs if all(names in made for names in sets)]
+        return tuple([made[names] for made in met] for names in sets)
+
+    def fits(self, sets: Sequence[Names]) -> bool:
+        """Whether there is time for a round of them, and for the last comparison."""
+        runs = [run.seconds for made in self.rounds.runs for run in made.values()]
+        needed = (len(sets) + LAST_RUNS) * sum(runs) / len(runs)
+        enough = self.elapsed() + needed <= self.seconds - self.last
+        self.tuning.out_of_time |= not enough
+        return enough
 
     def variant(self, names: Names) -> Script:
         if names not in self.scripts:
@@ -179,64 +201,107 @@ class Tuner:
     def elapsed(self) -> float:
         return time.monotonic() - self.begin
 
-    def pairs(self, first: Names, second: Names) -> tuple[list[Run], list[Run]]:
-        return self.rounds.get(first, []), self.rounds.get(second, [])
-
     def without_broken(self, names: Names) -> Names:
         """Leaves out what makes the script fail: alone, or else the whole set one by one."""
         run = self.timed(names, 0) if names else None
         while run is not None and (reason := why_not_trained(run)):
-            guilty = [name for name in names if why_not_trained(self.timed((name,), 0))]
-            if not guilty:  # they fail only together: the latest one goes
-                guilty = [names[-1]]
+            alone = {name: why_not_trained(self.timed((name,), 0)) for name in names}
+            guilty = [name for name in names if alone[name]] or [names[-1]]  # they fail only together: the latest goes
             for name in guilty:
-                alone = self.rounds.get((name,), [])
-                why = why_not_trained(alone[0]) if alone and why_not_trained(alone[0]) else reason
-                others = tuple(n for n in names if n != name)
                 unmeasured = speed.SpeedUp("not measured", "the script fails with it")
-                self.tuning.effects.append(Effect(name, others, unmeasured, "not looked at", False, f"it {why}"))
-            names = tuple(name for name in names if name not in guilty)
+                self.tell(name, names, unmeasured, kept=False, why=f"it {alone[name] or reason}")
+            names = without(names, *guilty)
             run = self.timed(names, 0) if names else None
         return names
 
-    def stage(self, names: Names) -> tuple[Names, bool]:
-        """Measures the set without each of its codemods; the least useful is dropped. True when all of them help."""
-        smaller = {name: tuple(n for n in names if n != name) for name in names}
-        contestants = [(), names, *smaller.values()]
-        for number in range(MOST_ROUNDS):
-            late = self.elapsed() > self.seconds - self.last
-            self.tuning.out_of_time |= late
-            if late and number < FEWEST_ROUNDS:  # slow data: at least whether all of them together pay
-                contestants = [(), names]
-            elif late:
+    def screened(self, names: Names) -> Names:
+        """Leaves out what makes the script no faster on the average over sets of half of the others."""
+        for sets in halves(names):
+            if not self.fits(sets):
                 break
-            elif number >= FEWEST_ROUNDS:
-                open_ = [n for n, less in smaller.items() if self.is_open(speed.compare(*self.pairs(less, names)))]
+            self.round(sets)
+        return self.averaged(names)
+
+    def averaged(self, names: Names) -> Names:
+        """Leaves out what gains nothing on the average over the sets that were measured."""
+        for name, found in self.rounds.each(names).items():
+            useless = found.ratio is not None and found.ratio <= 1
+            why = "the script is slower with it" if found.answer == "slower" else "no gain"
+            why += " on the average over the sets that were tried"
+            self.tell(name, names, found, kept=not useless, why=why if useless else "there was no time to leave it out")
+        return tuple(effect.codemod for effect in self.tuning.effects if effect.kept)
+
+    def stage(self, names: Names) -> tuple[Names, bool]:
+        """Measures the set without each of its codemods, and drops what is of no use. True when all of them help."""
+        smaller = {name: without(names, name) for name in names}
+        sets = [names, *smaller.values()]
+        for number in range(MOST_ROUNDS):
+            if number >= FEWEST_ROUNDS:
+                open_ = [n for n, less in smaller.items() if self.is_open(self.rounds.between(less, names))]
+                sets = [names, *(smaller[name] for name in open_)]
                 if not open_:
                     break
-                contestants = [(), names, *(smaller[name] for name in open_)]
-            for one in contestants if number % 2 == 0 else contestants[::-1]:
-                self.timed(one, number)
-        effects = {name: speed.compare(*self.pairs(less, names)) for name, less in smaller.items()}
-        measured = {name: found for name, found in effects.items() if found.ratio is not None}
-        useless = [name for name, found in measured.items() if found.answer != "faster"]
+            if not self.fits(sets):
+                if 0 < number < FEWEST_ROUNDS:
+                    return self.averaged(names), True
+                break
+            self.round(sets)
+        effects = {name: self.rounds.between(less, names) for name, less in smaller.items()}
+        known = {e.codemod for e in self.tuning.effects}
+        for name, found in effects.items():
+            if found.ratio is not None:
+                self.tell(name, names, found, kept=True, why="the script is slower without it")
+            elif name not in known:
+                self.tell(name, names, found, kept=True, why=f"its own effect cannot be measured: {found.reason}")
+        ratios = {name: found.ratio for name, found in effects.items() if found.ratio is not None}
+        useless = [name for name in ratios if effects[name].answer != "faster"]
         if not useless:
-            for name, found in effects.items():
-                why = "the script is slower without it"
-                if name not in measured:
-                    why = f"its own effect cannot be measured: {found.reason}"
-                self.tuning.effects.append(Effect(name, smaller[name], found, "not looked at", True, why))
             return names, True
-        worst = min(useless, key=lambda name: effects[name].ratio or 1.0)
-        found = effects[worst]
-        why = "the script is faster without it" if found.answer == "slower" else "no difference shown"
-        self.tuning.effects.append(Effect(worst, smaller[worst], found, "not looked at", False, why))
-        return smaller[worst], False
+        if self.is_as_fast(without(names, *useless), names):
+            dropped = useless
+        else:
+            dropped = [min(useless, key=ratios.__getitem__)]
+        for name in dropped:
+            slower = effects[name].answer == "slower"
+            why = "the script is faster without it" if slower else "no difference shown"
+            self.tell(name, names, effects[name], kept=False, why=why)
+        return without(names, *dropped), False
+
+    def is_as_fast(self, less: Names, names: Names) -> bool:
+        """Whether several codemods can be left out together: either of two may do what both do."""
+        if len(names) - len(less) == 1:
+            return True
+        for _ in range(FEWEST_ROUNDS):
+            if not self.fits([less, names]):
+                return False
+            self.round([less, names])
+        ratio = self.rounds.between(less, names).ratio
+        return ratio is not None and ratio < PROMISING
 
     @staticmethod
     def is_open(found: speed.SpeedUp) -> bool:
         """Whether more rounds may show that it helps."""
         return found.ratio is None or (found.answer == "no difference shown" and found.ratio > PROMISING)
+
+    def best(self, whole: Names, names: Names) -> Names:
+        """What is left, or everything where that is faster; nothing where neither is shown to be faster."""
+        self.at_least(FEWEST_ROUNDS, list(dict.fromkeys([(), whole, *([names] if names else [])])))
+        self.tuning.whole = self.rounds.between((), whole)
+        left, more = self.rounds.between((), names), self.rounds.between(names, whole)
+        if self.tuning.whole.answer == "faster" and (
+            left.answer != "faster" or (more.ratio is not None and more.ratio > PROMISING)
+        ):
+            for effect in list(self.tuning.effects):
+                if effect.codemod in without(whole, *names):
+                    self.replace_effect(
+                        effect.codemod, kept=True, why="together they make the script faster than without some of them"
+                    )
+            return whole
+        if left.answer != "faster":
+            for name in names:
+                self.replace_effect(name, kept=False, why="the script is not shown to be faster with it")
+            return ()
+        return names
 
     # -- what survives -------------------------------------------------------------------------------------------
 
@@ -258,13 +323,12 @@ class Tuner:
                 kinds = ", ".join(dict.fromkeys(f.kind for f in told.findings if f.fails)) if told else "not compared"
                 self.replace_effect(name, parity=kinds, kept=False, why=f"it does not train the same ({kinds})")
             names = tuple(name for name in names if name not in guilty)
-        for number in range(FEWEST_ROUNDS if names else 0):  # what is left after a drop was never timed
-            self.timed((), number)
-            self.timed(names, number)
+        if names:  # what is left after a drop was never timed
+            self.at_least(FEWEST_ROUNDS, [(), names])
         tuning.kept = names
         tuning.after = self.variant(names).files.get(self.script.path, self.scripts[()])
         if tuning.validation is not None:
-            original, tuned = self.pairs((), names)
+            original, tuned = self.together((), names)
             tuning.validation.timed = (original, tuned)
             tuning.validation.speed = speed.compare(original, tuned)
 
@@ -289,6 +353,11 @@ class Tuner:
                 f"losses of {told}, run {done + 1} of {total}", self.elapsed() / self.seconds
             ),
         )
+
+    def tell(self, name: str, names: Names, found: speed.SpeedUp, *, kept: bool, why: str) -> None:
+        """What is known last of a codemod, measured in a set."""
+        effect = Effect(name, without(names, name), found, "not looked at", kept, why)
+        self.tuning.effects = [e for e in self.tuning.effects if e.codemod != name] + [effect]
 
     def replace_effect(self, name: str, **changes: Any) -> None:
         effects = self.tuning.effects

@@ -383,6 +383,16 @@ def test_a_cpu(target: str, tmp_path: Path) -> None:
     assert result.after == after
 
 
+@pytest.mark.parametrize("layer", ["LSTM(8)", "Bidirectional(L.GRU(8))"])
+def test_recurrent_layers_have_no_fused_kernel_on_a_cpu(layer: str, tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    cpu = replace(named("tf2.15"), cpu=True)
+    build = f"model = keras.Sequential([keras.Input((9, 4)), L.{layer}, L.Dense(1)])\n"
+    before, after = ((HEAD + build + compiled + FIT).encode() for compiled in (COMPILE, FIXED))
+    (result,) = rewrite([path], Options(2, frozenset({"xla"})), lambda _: cpu, {path: before})
+    assert result.after == after
+
+
 PROOF = """
 import numpy as np
 import tensorflow as tf

@@ -404,6 +404,32 @@ def test_recording_costs_little(form: str, tmp_path: Path) -> None:
     assert 0 < record.overhead / steps < 200e-6
 
 
+SLOW = """
+import time
+class Slow(tf.keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        self.delay = DELAYS[min(epoch, 1)]
+    def on_train_batch_end(self, batch, logs=None):
+        time.sleep(self.delay)
+model.fit(x, y, batch_size=10, epochs=50, verbose=0, callbacks=[Slow()])
+"""
+
+
+@pytest.mark.parametrize(
+    ("delays", "mode", "whole"),
+    [((0.02, 0.02), "speed", True), ((0.02, 0.02), "parity", False), ((0.02, 0.2), "speed", False)],
+    ids=["short epochs", "parity", "a long one"],
+)
+def test_a_run_ends_with_its_epoch(delays: tuple[float, float], mode: str, whole: bool, tmp_path: Path) -> None:
+    """So that what epochs begin with counts as often as it happens; but a run lasts at most twice as long."""
+    record = measure("tf215", tmp_path, f"{DATA}DELAYS = {delays}{MODEL}{SLOW}", mode, seconds=0.6)
+    samples = sum(step.samples for step in record.steps)
+    assert (samples % 100 == 0) is whole
+    spent = record.steps[-1].time - record.steps[0].time
+    assert 0.6 <= spent <= (1.2 + delays[1] + 0.1 if mode == "speed" else 0.8)
+    assert len(record.epochs) == samples // 100 > 0
+
+
 GAN = """
 generator = tf.keras.Sequential([tf.keras.layers.Dense(4)])
 critic = tf.keras.Sequential([tf.keras.layers.Dense(1)])

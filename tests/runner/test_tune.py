@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from rewriter.runner.tune import Names, Store, Tuner, Tuning, identity
+from rewriter.runner.effects import Names
+from rewriter.runner.tune import Store, Tuner, Tuning, identity
 from rewriter.runner.validate import Conditions, Script
 from tests.cli import ROOT, tfboost
 from tests.envs import tf_env
