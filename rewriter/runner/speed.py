@@ -24,6 +24,8 @@ Answer = Literal["faster", "slower", "no difference shown", "not measured"]
 #: A shorter window says more about the clock and the machine's other work than about the script.
 SHORTEST = 0.1
 FEWEST_EXECUTIONS = 4
+#: Of executions that take as long together, two are enough: they are of many steps, or of slow ones.
+LONG = 1.0
 FEWEST_PAIRS = 3
 CONFIDENCE = 0.95
 #: A smaller difference is of no use to anybody, however well it is shown.
@@ -188,7 +190,7 @@ def _measure(run: Run, unit: Unit, window: tuple[float, float] | None = None) ->
         counted = [e for e in counted if e not in slow]
         spent = sum(e.seconds or 0 for e in counted)
         count, seconds = min(count, len(counted)), min(seconds, spent)
-        if count < FEWEST_EXECUTIONS:
+        if count < (2 if spent >= LONG else FEWEST_EXECUTIONS):
             return f"too short: {count} executions were measured, {FEWEST_EXECUTIONS} are needed"
         if seconds < SHORTEST:
             return f"too short: {seconds:.3f} s were measured, {SHORTEST} s are needed"
@@ -245,6 +247,8 @@ def _steady(executions: list[_Execution]) -> float | str:
     """Where the steady state begins: from there on, executions take what those of the run's second half take."""
     timed = [(e, e.seconds / e.amount) for e in executions if e.seconds and not e.cold and not e.rest]
     if len(timed) < FEWEST_EXECUTIONS:
+        if len(timed) >= 2 and sum(e.seconds or 0 for e, _ in timed) >= LONG:
+            return timed[0][0].begin
         return f"too short: {len(timed)} executions after the first, {FEWEST_EXECUTIONS} are needed"
     times = [time for _, time in timed]
     half = len(times) // 2

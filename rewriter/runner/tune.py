@@ -141,7 +141,7 @@ class Tuner:
             tuning.failure = f"{self.script.path.name} {reason}"
             return tuning
         tuning.one_epoch = not any(record.epochs for record in first.records)
-        whole = names = self.without_broken(tuning.tried)
+        whole = names = self.without_pointless(self.without_broken(tuning.tried))
         if len(names) > FEW:
             names = self.screened(names)
         while names:
@@ -212,6 +212,18 @@ class Tuner:
                 self.tell(name, names, unmeasured, kept=False, why=f"it {alone[name] or reason}")
             names = without(names, *guilty)
             run = self.timed(names, 0) if names else None
+        return names
+
+    def without_pointless(self, names: Names) -> Names:
+        """Leaves out `steps-per-execution` where a call of so many steps fills the run: what calls cost is nothing."""
+        name = "steps-per-execution"
+        if name in names and speed.why_not(self.timed(names, 0)).startswith("too short"):
+            left = without(names, name)
+            if not left or not speed.why_not(self.timed(left, 0)):
+                unmeasured = speed.SpeedUp("not measured", "the calls are too long")
+                why = "a call would take seconds: what calls cost beside their steps is nothing"
+                self.tell(name, names, unmeasured, kept=False, why=why)
+                return left
         return names
 
     def screened(self, names: Names) -> Names:

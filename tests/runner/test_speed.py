@@ -105,6 +105,12 @@ def test_refilling_the_pipeline_is_training() -> None:
     assert rate(timed(EVEN, refill=0.5, between=2.0)) == pytest.approx(32 * 199 / (1.99 + 3 * 0.5))
 
 
+def test_two_long_executions_are_enough() -> None:
+    assert rate(timed([[2.0] * 4], compiling=10.0)) == pytest.approx(16)
+    assert "too short: 1 executions" in why_not(timed([[2.0] * 2], compiling=10.0))
+    assert "too short: 2 executions" in why_not(timed([[0.3] * 4], compiling=10.0))
+
+
 def test_noise_is_no_warming_up() -> None:
     rng = np.random.default_rng(0)
     noisy = [(0.01 * np.exp(0.5 * rng.normal(size=200))).tolist()]
