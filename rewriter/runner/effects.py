@@ -64,7 +64,7 @@ class Rounds:
         logs: list[tuple[int, Names, float]] = []
         why: dict[Names, str] = {}
         for number, made in enumerate(self.runs):
-            found, reasons = speed.side_by_side(made)
+            found, reasons = speed.alike(made)
             logs += [(number, names, log(one.rate)) for names, one in found.items()]
             why |= reasons
         return logs, why

@@ -17,6 +17,7 @@ The configuration:
     steps           stop after so many training steps; 0: no limit
     seconds         stop so many seconds after the first training step, in speed runs with the epoch if one has ended
                     before, and at most twice as late: what epochs begin with counts as often as it happens; 0: no limit
+    longest         stop so many seconds after the first training step in any case; 0: no limit
     updates         in parity runs, {"every": N, "rates": [[...], ...]}: N batches make one update, as those of N ranks
                     do, at these learning rates (for each optimizer; none: its own). What was done is recorded
     replicas        so many logical CPUs for a `MirroredStrategy` where there is no GPU
@@ -63,6 +64,7 @@ class Recorder:
         self.limit = -(-config.get("samples", 0) // self.size)
         self.max_steps = config.get("steps", 0)
         self.seconds = config.get("seconds", 0)
+        self.longest = config.get("longest", 0)
         self.steps = 0
         self.loops = 0
         self.samples = 0
@@ -117,6 +119,7 @@ class Recorder:
                 (self.limit and self.samples >= self.limit)
                 or (self.max_steps and self.steps >= self.max_steps)
                 or (self.late and (self.parity or not self.epochs or spent >= 2 * self.seconds))
+                or (self.longest and spent >= self.longest)
             )
             if full and not self.closing:
                 self.finish("budget")

@@ -132,13 +132,10 @@ def judged(log: float, error: float, freedom: int) -> SpeedUp:
     return SpeedUp(answer, reason, ratio, low, high)
 
 
-def side_by_side(runs: Mapping[K, Run]) -> tuple[dict[K, Throughput], dict[K, str]]:
-    """The throughput of runs that were made in turn, all over the same samples; and why some have none."""
+def alike(runs: Mapping[K, Run]) -> tuple[dict[K, Throughput], dict[K, str]]:
+    """The throughput of several runs in the same unit, each over its own steady state; and why some have none."""
     unit: Unit = "samples" if all(_unit(run) == "samples" for run in runs.values()) else "steps"
-    alone = {key: _measure(run, unit) for key, run in runs.items()}
-    steady = [found for found in alone.values() if not isinstance(found, str)]
-    window = max((found.begin for found in steady), default=0.0), min((found.end for found in steady), default=0.0)
-    found = {key: one if isinstance(one, str) else _measure(runs[key], unit, window) for key, one in alone.items()}
+    found = {key: _measure(run, unit) for key, run in runs.items()}
     return (
         {key: one for key, one in found.items() if not isinstance(one, str)},
         {key: one for key, one in found.items() if isinstance(one, str)},

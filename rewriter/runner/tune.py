@@ -26,8 +26,10 @@ FEWEST_ROUNDS = 3
 MOST_ROUNDS = 7
 #: So many codemods are left out one at a time; where there are more, they are screened before.
 FEW = 3
-#: Runs that the last comparison takes.
-LAST_RUNS = 5
+#: A run takes at most so many times as long as the first of the original: what is slower need not be known better.
+LONGEST = 1.5
+#: Runs that the last comparison takes, without those that were made before.
+LAST_RUNS = 4
 #: A codemod whose effect looks larger than this, but is not shown, gets more rounds while there is time.
 PROMISING = 1.02
 
@@ -165,8 +167,13 @@ class Tuner:
                 ("speed", names, number), lambda: self.conditions.run(self.variant(names), "speed", **self.amount)
             )
             if not self.amount and not names and not why_not_trained(made[names]):
-                self.amount = reach(made[names])
+                self.amount = {**reach(made[names]), "longest": LONGEST * self.spent(made[names])}
         return made[names]
+
+    def spent(self, run: Run) -> float:
+        """Seconds of training."""
+        ends = [step.time for record in run.records for step in record.steps]
+        return max(ends) - min(ends)
 
     def round(self, sets: Sequence[Names]) -> None:
         """One more run of each set; in the first round some were made before."""
@@ -187,7 +194,8 @@ class Tuner:
     def fits(self, sets: Sequence[Names]) -> bool:
         """Whether there is time for a round of them, and for the last comparison."""
         runs = [run.seconds for made in self.rounds.runs for run in made.values()]
-        needed = (len(sets) + LAST_RUNS) * sum(runs) / len(runs)
+        made = self.rounds.runs[self.number] if self.number < len(self.rounds.runs) else {}
+        needed = (len(set(sets) - set(made)) + LAST_RUNS) * sum(runs) / len(runs)
         enough = self.elapsed() + needed <= self.seconds - self.last
         self.tuning.out_of_time |= not enough
         return enough
@@ -296,8 +304,14 @@ class Tuner:
         return found.ratio is None or (found.answer == "no difference shown" and found.ratio > PROMISING)
 
     def best(self, whole: Names, names: Names) -> Names:
-        """What is left, or everything where that is faster; nothing where neither is shown to be faster."""
-        self.at_least(FEWEST_ROUNDS, list(dict.fromkeys([(), whole, *([names] if names else [])])))
+        """What is left, or everything where that is faster; nothing where neither is shown to be faster.
+
+        Where time is short everything is not measured again.
+        """
+        last = [(), names or whole]
+        if names and whole != names and self.fits([*last, whole]):
+            last.append(whole)
+        self.at_least(FEWEST_ROUNDS, last)
         self.tuning.whole = self.rounds.between((), whole)
         left, more = self.rounds.between((), names), self.rounds.between(names, whole)
         if self.tuning.whole.answer == "faster" and (

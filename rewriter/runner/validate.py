@@ -88,9 +88,14 @@ class Conditions:
     start: Start = "horovod"  # what the ranks are
 
     def run(self, script: Script, mode: Mode, *, ranks: int = 1, seed: int = 0, samples: int = 0,
-            steps: int = 0, unseeded: bool = False, updates: Mapping[str, Any] | None = None) -> Run:  # fmt: skip
-        """One run, to `samples` seen or `steps` made where given, else for the budget. updates: for the harness."""
+            steps: int = 0, longest: float = 0, unseeded: bool = False,
+            updates: Mapping[str, Any] | None = None) -> Run:  # fmt: skip
+        """One run, to `samples` seen or `steps` made where given, else for the budget.
+
+        longest, updates: for the harness.
+        """
         config: dict[str, Any] = {"mode": mode, "samples": samples, "steps": steps, "unseeded": unseeded}
+        config["longest"] = longest
         if not samples and not steps:
             config["seconds"] = self.budget
         if self.synthetic:
