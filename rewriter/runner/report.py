@@ -278,7 +278,7 @@ def tuning_as_text(tuning: Tuning, out: Path) -> list[RenderableType]:
             kept = "kept" if effect.kept else "dropped"
             table.add_row(effect.codemod, interval, effect.parity, kept, effect.why)
         lines.append(table)
-    if tuning.whole is not None and tuning.kept != tuning.tried:
+    if tuning.whole is not None and tuning.whole.ratio is not None and tuning.kept != tuning.tried:
         lines.append(Text(f"all of them: {spoken(tuning.whole)}"))
     if tuning.validation is not None:
         lines.append(Text(f"{', '.join(tuning.kept)}: {headline(tuning.validation)}", "bold green"))

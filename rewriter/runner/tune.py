@@ -24,6 +24,8 @@ from .validate import Conditions, Mode, Script, Validation, reach, validate, why
 
 FEWEST_ROUNDS = 3
 MOST_ROUNDS = 7
+#: Of the last comparison, even where the time is over: all the others would have been for nothing.
+ENOUGH_ROUNDS = 5
 #: So many codemods are left out one at a time; where there are more, they are screened before.
 FEW = 3
 #: A run takes at most so many times as long as the first of the original: what is slower need not be known better.
@@ -32,6 +34,8 @@ LONGEST = 1.5
 LAST_RUNS = 4
 #: A codemod whose effect looks larger than this, but is not shown, gets more rounds while there is time.
 PROMISING = 1.02
+#: If it looks larger than this in all that was measured, the codemod stays though it is not shown.
+PROBABLE = 1.05
 
 
 def without(names: Names, *dropped: str) -> Names:
@@ -191,11 +195,11 @@ class Tuner:
         met = [made for made in self.rounds.runs if all(names in made for names in sets)]
         return tuple([made[names] for made in met] for names in sets)
 
-    def fits(self, sets: Sequence[Names]) -> bool:
-        """Whether there is time for a round of them, and for the last comparison."""
+    def fits(self, sets: Sequence[Names], then: int = LAST_RUNS) -> bool:
+        """Whether there is time for a round of them, and for so many runs after it."""
         runs = [run.seconds for made in self.rounds.runs for run in made.values()]
         made = self.rounds.runs[self.number] if self.number < len(self.rounds.runs) else {}
-        needed = (len(set(sets) - set(made)) + LAST_RUNS) * sum(runs) / len(runs)
+        needed = (len(set(sets) - set(made)) + then) * sum(runs) / len(runs)
         enough = self.elapsed() + needed <= self.seconds - self.last
         self.tuning.out_of_time |= not enough
         return enough
@@ -236,8 +240,8 @@ class Tuner:
 
     def screened(self, names: Names) -> Names:
         """Leaves out what makes the script no faster on the average over sets of half of the others."""
-        for sets in halves(names):
-            if not self.fits(sets):
+        for then, sets in zip((0, LAST_RUNS), halves(names), strict=True):
+            if not self.fits(sets, then):
                 break
             self.round(sets)
         return self.averaged(names)
@@ -246,9 +250,9 @@ class Tuner:
         """Leaves out what gains nothing on the average over the sets that were measured."""
         for name, found in self.rounds.each(names).items():
             useless = found.ratio is not None and found.ratio <= 1
-            why = "the script is slower with it" if found.answer == "slower" else "no gain"
-            why += " on the average over the sets that were tried"
-            self.tell(name, names, found, kept=not useless, why=why if useless else "there was no time to leave it out")
+            told = "slower" if found.answer == "slower" else "no faster" if useless else "faster"
+            why = f"the script is {told} with it on the average over the sets that were tried"
+            self.tell(name, names, found, kept=not useless, why=why)
         return tuple(effect.codemod for effect in self.tuning.effects if effect.kept)
 
     def stage(self, names: Names) -> tuple[Names, bool]:
@@ -267,20 +271,28 @@ class Tuner:
                 break
             self.round(sets)
         effects = {name: self.rounds.between(less, names) for name, less in smaller.items()}
+        averages = self.rounds.each(names)  # which rest on more runs
+        for name, average in averages.items():
+            if (effects[name].ratio or 0) > 1 and effects[name].answer != "faster" and average.answer == "faster":
+                effects[name] = average
         known = {e.codemod for e in self.tuning.effects}
+        useless = []
         for name, found in effects.items():
-            if found.ratio is not None:
-                self.tell(name, names, found, kept=True, why="the script is slower without it")
-            elif name not in known:
-                self.tell(name, names, found, kept=True, why=f"its own effect cannot be measured: {found.reason}")
-        ratios = {name: found.ratio for name, found in effects.items() if found.ratio is not None}
-        useless = [name for name in ratios if effects[name].answer != "faster"]
+            why = "the script is slower without it"
+            if found.ratio is None:
+                why = f"its own effect cannot be measured: {found.reason}"
+            elif found.answer != "faster":
+                why = "the script is probably slower without it"
+                if min(found.ratio, averages[name].ratio or found.ratio) <= PROBABLE:
+                    useless.append(name)
+            if found.ratio is not None or name not in known:
+                self.tell(name, names, found, kept=True, why=why)
         if not useless:
             return names, True
         if self.is_as_fast(without(names, *useless), names):
             dropped = useless
         else:
-            dropped = [min(useless, key=ratios.__getitem__)]
+            dropped = [min(useless, key=lambda name: effects[name].ratio or 1)]
         for name in dropped:
             slower = effects[name].answer == "slower"
             why = "the script is faster without it" if slower else "no difference shown"
@@ -311,7 +323,10 @@ class Tuner:
         last = [(), names or whole]
         if names and whole != names and self.fits([*last, whole]):
             last.append(whole)
-        self.at_least(FEWEST_ROUNDS, last)
+        for count in range(FEWEST_ROUNDS, ENOUGH_ROUNDS + 1):
+            self.at_least(count, last)
+            if not self.is_open(self.rounds.between(*last[:2])):
+                break
         self.tuning.whole = self.rounds.between((), whole)
         left, more = self.rounds.between((), names), self.rounds.between(names, whole)
         if self.tuning.whole.answer == "faster" and (
