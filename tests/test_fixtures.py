@@ -31,6 +31,12 @@ FIXTURES = Path(__file__).parent.parent / "fixtures"
 TARGETS = {"tf115": "tf1.15", "tf215": "tf2.15", "tf218": "tf2.18", "tf221": "tf2.21"}
 SETTINGS = {path.parent.name: tomllib.loads(path.read_text()) for path in sorted(FIXTURES.glob("*/case.toml"))}
 CASES = [(name, env) for name, settings in SETTINGS.items() for env in settings["envs"]]
+#: Each case trains in one of its environments, in turn, and in the others where `-m thorough` asks for it.
+TRAINED = [
+    pytest.param(name, env, marks=[pytest.mark.thorough] if i != number % len(settings["envs"]) else [])
+    for number, (name, settings) in enumerate(SETTINGS.items())
+    for i, env in enumerate(settings["envs"])
+]
 
 
 def modules(case: str) -> list[Path]:
@@ -72,7 +78,7 @@ def test_output(case: str, env: str) -> None:
 
 
 @pytest.mark.tf
-@pytest.mark.parametrize(("case", "env"), CASES)
+@pytest.mark.parametrize(("case", "env"), TRAINED)
 def test_training(case: str, env: str, tmp_path: Path) -> None:
     """-O1 promises the same numbers up to rounding, -O2 the same training."""
     python = tf_env(env)

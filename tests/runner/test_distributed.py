@@ -239,6 +239,7 @@ def test_what_is_converted_trains_the_same(original: str, rates: str, tmp_path: 
     assert not rates or any(rates in text for text in told(result)), told(result)
 
 
+@pytest.mark.thorough
 def test_what_is_drawn_at_random(tmp_path: Path) -> None:
     """Shuffled, and no seed: compared as curves."""
     shuffled = FIT.replace("shuffle=False, ", "").replace("tf.keras.utils.set_random_seed(1)\n", "")
@@ -308,7 +309,7 @@ def unwrapped(text: str) -> str:
     [
         (FIT, unwrapped, "ranks-diverge"),
         (TAPE, lambda t: without(t, "    tape = hvd.DistributedGradientTape(tape)\n"), "ranks-diverge"),
-        thorough(FED, unwrapped, "ranks-diverge"),
+        (FED, unwrapped, "ranks-diverge"),
         thorough(TAPE, swapped("DistributedGradientTape(tape)", "DistributedGradientTape(tape, op=hvd.Sum)"), "loss"),
         (TAPE, swapped(".shard(hvd.size(), hvd.rank())", ""), "data"),  # the first half, on all ranks
         thorough(TAPE, swapped(".take(len(x) // hvd.size())", ".repeat(hvd.size())"), "samples"),
@@ -325,6 +326,7 @@ def test_what_is_wrong(original: str, wrong: Callable[[str], str], found: str, t
     assert found in kinds(result), told(result)
 
 
+@pytest.mark.thorough
 def test_ranks_that_begin_with_other_weights(tmp_path: Path) -> None:
     original = TAPE.replace("tf.keras.utils.set_random_seed(1)\n", "")
     after = converted(original)

@@ -77,10 +77,12 @@ def test_what_pays_stays(tmp_path: Path) -> None:
     assert (tmp_path / "train.py").read_bytes() == script(())
 
 
+@pytest.mark.thorough
 def test_two_that_pay_only_together_stay_together(tmp_path: Path) -> None:
     assert tuned(tmp_path, ("one", "other")).kept == ("one", "other")
 
 
+@pytest.mark.thorough
 def test_without_time_for_each_they_are_measured_together(tmp_path: Path) -> None:
     found = tuned(tmp_path, ("one", "other"), minutes=0.1)
     assert found.out_of_time and found.kept == ("one", "other")
