@@ -248,7 +248,9 @@ class Tuner:
 
     def averaged(self, names: Names) -> Names:
         """Leaves out what gains nothing on the average over the sets that were measured."""
-        for name, found in self.rounds.each(names).items():
+        averages = self.rounds.each(self.tuning.tried)
+        for name in names:
+            found = averages[name]
             useless = found.ratio is not None and found.ratio <= 1
             told = "slower" if found.answer == "slower" else "no faster" if useless else "faster"
             why = f"the script is {told} with it on the average over the sets that were tried"
@@ -271,10 +273,11 @@ class Tuner:
                 break
             self.round(sets)
         effects = {name: self.rounds.between(less, names) for name, less in smaller.items()}
-        averages = self.rounds.each(names)  # which rest on more runs
-        for name, average in averages.items():
-            if (effects[name].ratio or 0) > 1 and effects[name].answer != "faster" and average.answer == "faster":
-                effects[name] = average
+        averages = self.rounds.each(self.tuning.tried)  # which rest on more runs
+        for name in names:
+            helps = averages[name].answer == "faster" and effects[name].answer != "faster"
+            if helps and (effects[name].ratio or 0) > 1:
+                effects[name] = averages[name]
         known = {e.codemod for e in self.tuning.effects}
         useless = []
         for name, found in effects.items():
@@ -330,7 +333,7 @@ class Tuner:
         self.tuning.whole = self.rounds.between((), whole)
         left, more = self.rounds.between((), names), self.rounds.between(names, whole)
         if self.tuning.whole.answer == "faster" and (
-            left.answer != "faster" or (more.ratio is not None and more.ratio > PROMISING)
+            left.answer != "faster" or (more.ratio is not None and more.ratio > PROBABLE)
         ):
             for effect in list(self.tuning.effects):
                 if effect.codemod in without(whole, *names):
