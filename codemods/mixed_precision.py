@@ -21,6 +21,7 @@ from rewriter.low_precision import (
     HUGE,
     LOOKUPS,
     NOT_KNOWN,
+    RECURRENT,
     SQUASHING,
     TINY,
     grows,
@@ -69,7 +70,9 @@ def mixed_precision(script: Script) -> Iterator[Finding]:
     are unscaled right behind it, before anything is done with them; Keras 3 unscales them when they are applied.
     Not where gradients are used for something else (penalties, a `clip_by_value` that hides an overflow; in Keras 3
     accumulated or logged), or without an optimizer. A policy has no effect on a script's own variables.
-    `--amp-dtype bfloat16` has the range of float32 and needs no loss scaling.
+    `--amp-dtype bfloat16` has the range of float32 and needs no loss scaling. It is what a CPU gets, where the target
+    is known to be one; if that has no instructions for bfloat16, or the model has recurrent layers, only where it is
+    named, and by `tune`, which measures.
 
     Before:
         import tensorflow as tf
@@ -126,6 +129,8 @@ _IDLE = LOOKUPS | frozenset(
 )
 #: Functions that multiply matrices, and what makes the weights for it.
 _PRODUCTS = re.compile(r"(\w*matmul|matvec|einsum|tensordot|\w*dot|dense|\w*conv\w*|\w*attention|add_weight|Variable)$")
+TRY_ON_CPU = "`tfboost tune` measures whether it is faster here; `--select mixed-precision` applies it"
+
 _WRAPPERS = frozenset({"layers.TimeDistributed", "layers.Bidirectional", "layers.RNN"})
 
 
@@ -176,6 +181,8 @@ class _Plan:
         if not self.refusals:
             self._models(sites)
         if not self.refusals:
+            self._on_cpu()
+        if not self.refusals:
             self._code()
         if not self.refusals:
             self._scale()
@@ -209,6 +216,21 @@ class _Plan:
                 else "bfloat16 has the range of float32: no loss scaling is needed"
             )
         return Fix(place.anchor, message, [*edits, *self.scaling])
+
+    def _on_cpu(self) -> None:
+        """Where bfloat16 costs a CPU more than it gains; what is named, as by `tune`, is done all the same."""
+        target, named = self.script.target, "mixed-precision" in (self.script.options.select or ())
+        if not target.cpu or named:
+            return
+        if target.slow_bfloat16:
+            why = "training runs on a CPU that has no instructions for bfloat16, where it is slower than float32"
+            self.refuse(self.script, self.here, why, TRY_ON_CPU)
+        for layer in (one for built in self.trained for one in built.layers):
+            name = layer.keras.rpartition(".")[2]
+            if name in RECURRENT and layer.script is not None and layer.node is not None:
+                why = f"`{name}` multiplies small matrices in turn, which bfloat16 makes no faster on a CPU"
+                self.refuse(layer.script, layer.node, why, TRY_ON_CPU)
+                return
 
     def _scale(self) -> None:
         """In float16 the losses of own steps are scaled; bfloat16 has the range of float32."""

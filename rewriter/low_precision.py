@@ -33,7 +33,7 @@ ACTIVATIONS = frozenset(
 
 #: Those whose result stays small, so that a recurrent layer with them cannot grow from step to step.
 _BOUNDED = frozenset("softmax sigmoid hard_sigmoid tanh hard_tanh softsign relu6 sparsemax sparse_sigmoid".split())
-_RECURRENT = frozenset("SimpleRNN LSTM GRU ConvLSTM1D ConvLSTM2D ConvLSTM3D".split())
+RECURRENT = frozenset("SimpleRNN LSTM GRU ConvLSTM1D ConvLSTM2D ConvLSTM3D".split())
 
 _FAILS_IN_KERAS3 = frozenset(
     "RandomGaussianBlur RandomErasing RandomElasticTransform CutMix MixUp STFTSpectrogram".split()
@@ -70,7 +70,7 @@ def needs_float32(script: Script, call: ast.Call, name: str, *, float16: bool, k
     if name == "GroupNormalization" and keras2 and (epsilon := given.get("epsilon")) is not None:
         number = script.number(epsilon)  # (the other normalizations compute in float32 by themselves)
         return number is None or number <= TINY
-    if name in _RECURRENT and grows(script, call, name):
+    if name in RECURRENT and grows(script, call, name):
         return True
     normalize = given.get("normalize") if name in ("Dot", "dot") else None
     return name == "UnitNormalization" or (normalize is not None and script.constant(normalize) is not False)

@@ -92,6 +92,7 @@ def _of_packages(packages: dict[str, str], python: str) -> Evidence:
         cpu,
         keras if keras3 else None,
         ampere,
+        slow_bfloat16=cpu and _is_slow_in_bfloat16(),
         two_keras=keras3 and version <= LAST_KERAS2,
     )
 
@@ -116,6 +117,20 @@ def _gpus() -> tuple[bool, bool]:
         return False, False
     found = [float(c) for c in re.findall(r"^\s*(\d+\.\d+)\s*$", done.stdout, re.MULTILINE)]
     return False, done.returncode == 0 and bool(found) and min(found) >= 8.0
+
+
+#: Instructions for bfloat16, as Linux calls them on x86 and on ARM.
+_BFLOAT16 = frozenset({"avx512_bf16", "avx_ne_convert", "amx_bf16", "bf16"})
+
+
+def _is_slow_in_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether the CPU of this machine is known to compute bfloat16 with instructions for other types."""
+    try:
+        text = cpuinfo.read_text()
+    except OSError:  # not Linux
+        return False
+    flags = re.findall(r"^(?:flags|Features)\s*:(.*)$", text, re.MULTILINE)
+    return bool(flags) and not any(_BFLOAT16 & set(line.split()) for line in flags)
 
 
 # -- requirement files ---------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ class Target:
     cpu: bool = False  # the machine that will train is known to have no GPU
     keras_version: Version | None = None  # the lowest that it may be, where that is known
     ampere: bool = False  # every GPU of the machine that will train is known to be an Ampere or newer
+    slow_bfloat16: bool = False  # the CPU of that machine is known to have no instructions for bfloat16
 
     def since(self, major: int, minor: int) -> bool:
         """Certainly this version or later."""
@@ -71,6 +72,7 @@ class Evidence:
     cpu: bool = False
     keras_version: Version | None = None
     ampere: bool = False
+    slow_bfloat16: bool = False
     two_keras: bool = False  # `keras` and `tf.keras` are known to be different packages
 
     @property
@@ -100,6 +102,7 @@ class Evidence:
             self.cpu or other.cpu,
             self.keras_version or other.keras_version,
             self.ampere or other.ampere,
+            self.slow_bfloat16 or other.slow_bfloat16,
             self.two_keras or other.two_keras,
         )
         if both == self and self.says_version:
@@ -124,4 +127,5 @@ class Evidence:
         keras = self.keras or (
             None if self.two_keras else 2 if highest <= LAST_KERAS2 else 3 if lowest >= FIRST_KERAS3 else None
         )
-        return Target(lowest, highest, keras, "; ".join(why), self.cpu, self.keras_version, self.ampere)
+        told = "; ".join(why)
+        return Target(lowest, highest, keras, told, self.cpu, self.keras_version, self.ampere, self.slow_bfloat16)

@@ -11,7 +11,7 @@ import pytest
 
 from rewriter.detect import Detector
 from rewriter.idioms import _KNOWN
-from rewriter.requirements import InterpreterError, _of_packages, of_folder, of_interpreter
+from rewriter.requirements import InterpreterError, _is_slow_in_bfloat16, _of_packages, of_folder, of_interpreter
 from rewriter.source import parse
 from rewriter.target import OPEN, Evidence, Target, named
 
@@ -350,6 +350,23 @@ class TestInterpreter:
         target = detect(interpreter=evidence)
         assert (target.cpu, target.ampere) == expected
         assert _of_packages({"tensorflow-cpu": "2.15.1"}, "py").cpu
+
+    @pytest.mark.parametrize(
+        ("cpuinfo", "slow"),
+        [
+            ("flags\t\t: fpu avx512f avx512_bf16 amx_tile\n", False),
+            ("flags\t\t: fpu amx_bf16\nflags\t\t: fpu amx_bf16\n", False),
+            ("Features\t: fp asimd bf16\n", False),
+            ("flags\t\t: fpu avx2 avx512f avx512_vnni\n", True),
+            ("Features\t: fp asimd\n", True),
+            ("processor: 0\n", False),
+            (None, False),
+        ],
+    )
+    def test_bfloat16_of_the_cpu(self, tmp_path: Path, cpuinfo: str | None, slow: bool) -> None:
+        if cpuinfo is not None:
+            (tmp_path / "cpuinfo").write_text(cpuinfo)
+        assert _is_slow_in_bfloat16(tmp_path / "cpuinfo") is slow
 
     def test_vendor_builds(self) -> None:
         evidence = _of_packages({"nvidia-tensorflow": "1.15.5+nv22.12"}, "py")

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -1485,3 +1486,26 @@ def test_recurrent_layers_whose_arguments_are_not_seen() -> None:
         HEAD + "model = Sequential([layers.Dense(8), layers.GRU(8, **options), layers.Dense(1)])\n" + TRAIN,
         "may have to stay in float32 cannot all be seen",
     )
+
+
+@pytest.mark.parametrize(
+    ("layer", "slow", "named_too", "reason"),
+    [
+        ("Dense(8)", False, False, ""),
+        ("Dense(8)", True, False, "has no instructions for bfloat16"),
+        ("Dense(8)", True, True, ""),
+        ("GRU(8)", False, False, "`GRU` multiplies"),
+        ("Bidirectional(layers.LSTM(8))", False, False, "`LSTM` multiplies"),
+        ("GRU(8)", False, True, ""),
+    ],
+)
+def test_a_cpu(layer: str, slow: bool, named_too: bool, reason: str) -> None:
+    """What costs a CPU more than it gains is done only where it is named: by the user, or by `tune`."""
+    body = f"model = Sequential([Input((9, 4)), layers.{layer}, layers.Flatten(), layers.Dense(1)])\n"
+    before, _ = both(body)
+    target = replace(named("tf2.15"), cpu=True, slow_bfloat16=slow)
+    path, select = Path("train.py"), frozenset({"mixed-precision"}) if named_too else None
+    (result,) = rewrite([path], Options(2, select), lambda _: target, {path: before.encode()})
+    assert ("mixed_bfloat16" in result.after.decode()) is (not reason)
+    refused = [r for r in result.refused if r.codemod == "mixed-precision"]
+    assert [reason in r.reason and "tune" in r.hint for r in refused] == ([True] if reason else [])
