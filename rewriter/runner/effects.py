@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Names = tuple[str, ...]
 
 #: Degrees of freedom below which nothing is said.
-FEWEST_FREE = 2
+FEWEST_FREE = 1
 
 
 class Rounds:

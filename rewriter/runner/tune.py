@@ -1,6 +1,6 @@
 """Which codemods pay on this machine: measured by leaving each out.
 
-Where there are many, those that gain nothing on the average over sets of half of the others go first. From the rest
+Where there are several, those that gain nothing on the average over sets of half of the others go first. From the rest
 codemods are taken away one at a time, as long as some of them are not shown to help: that keeps two that pay only
 together (mixed precision and XLA), and drops both of two that hurt. Every set is timed in rounds, all sets of a stage
 in turn, so that what the machine does meanwhile meets all alike. In the end what is left is measured against all.
@@ -26,8 +26,6 @@ FEWEST_ROUNDS = 3
 MOST_ROUNDS = 7
 #: Of the last comparison, even where the time is over: all the others would have been for nothing.
 ENOUGH_ROUNDS = 5
-#: So many codemods are left out one at a time; where there are more, they are screened before.
-FEW = 3
 #: A run takes at most so many times as long as the first of the original: what is slower need not be known better.
 LONGEST = 1.5
 #: Runs that the last comparison takes, without those that were made before.
@@ -148,7 +146,7 @@ class Tuner:
             return tuning
         tuning.one_epoch = not any(record.epochs for record in first.records)
         whole = names = self.without_pointless(self.without_broken(tuning.tried))
-        if len(names) > FEW:
+        if len(names) > 1:
             names = self.screened(names)
         while names:
             names, settled = self.stage(names)
@@ -254,6 +252,8 @@ class Tuner:
             useless = found.ratio is not None and found.ratio <= 1
             told = "slower" if found.answer == "slower" else "no faster" if useless else "faster"
             why = f"the script is {told} with it on the average over the sets that were tried"
+            if found.ratio is None:
+                why = f"its own effect cannot be measured: {found.reason}"
             self.tell(name, names, found, kept=not useless, why=why)
         return tuple(effect.codemod for effect in self.tuning.effects if effect.kept)
 
