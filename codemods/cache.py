@@ -120,7 +120,7 @@ def _for(use: Use, dataset: Value) -> Finding | None:
     if script is None or not isinstance(node, ast.expr) or not script.is_dataset(node) or _inside(script, node):
         return None
     last = place.calls[-1] if place.calls else node
-    named = "cache" in (script.options.select or ())
+    named = script.options.names("cache")
     reason = (
         place.reason
         or _cut_short(use, chain, place)
@@ -259,7 +259,7 @@ def _of_directory(use: Use, chain: list[Value]) -> Finding | None:
     arguments = script.bind(call, "image_dataset_from_directory")
     known = all(_is(script, arguments.get(n), *v) for n, v in _DIRECTORY.items())
     if (
-        "cache" not in (script.options.select or ())
+        not script.options.names("cache")
         or not known
         or arguments.open
         or not script.target.since(2, 10)

@@ -179,7 +179,7 @@ class _Rewriter:
     # -- whether ---------------------------------------------------------------------------------------------------
 
     def _check_worth(self) -> None:
-        if self.script.options.select is not None and "feed-dict" in self.script.options.select:
+        if self.script.options.names("feed-dict"):
             return
         cost = self.plan.cost.microseconds(self.plan.samples, self.plan.samples * self._numbers())
         if self.plan.fetched and self.plan.shown is None and cost < FETCHING:

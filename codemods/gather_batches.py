@@ -89,7 +89,7 @@ def _for(script: Script, source: ast.Call, taken: set[str]) -> Finding | None:
     reason = _not_at_once(script) or next((r for leaf in leaves if (r := _is_no_array(script, leaf))), "")
     if reason:
         return Refusal(source, reason)
-    named = "gather-batches" in (script.options.select or ())
+    named = script.options.names("gather-batches")
     values = [_values(script, leaf) for leaf in leaves]
     if any(v is not None and v > (MOST if named else SHORT) for v in values):
         return None

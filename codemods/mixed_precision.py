@@ -219,7 +219,7 @@ class _Plan:
 
     def _on_cpu(self) -> None:
         """Where bfloat16 costs a CPU more than it gains; what is named, as by `tune`, is done all the same."""
-        target, named = self.script.target, "mixed-precision" in (self.script.options.select or ())
+        target, named = self.script.target, self.script.options.names("mixed-precision")
         if not target.cpu or named:
             return
         if target.slow_bfloat16:

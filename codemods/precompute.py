@@ -190,7 +190,7 @@ class _Site:
         if script.called(self.call) not in _JOINS:
             # an array of rows of different lengths holds the very rows: these must not be changed in place
             _Memory(script, anchor, rows, pure.functions, origins=False).use(script, self.call)
-        if "precompute" not in (script.options.select or ()):
+        if not script.options.names("precompute"):
             return Refusal(self.call, "how much memory it takes is not known", TRY)
         message = f"the rows of `{array.id}` are prepared once, not in every epoch (all are kept in memory)"
         return Fix(self.call, message, self._edits(anchor, array, taken))

@@ -130,8 +130,7 @@ def _no_use(script: Script) -> str:
 
 
 def _asked_for_on_cpu(script: Script) -> bool:
-    asked = script.options.select
-    return script.target.cpu and asked is not None and "xla" in asked
+    return script.target.cpu and script.options.names("xla")
 
 
 def _keras3(training: Training, node: ast.AST, place: ast.Call | str) -> Finding | None:

@@ -37,6 +37,10 @@ class Options:
     distribute: str = "none"  # "horovod", ..., or "auto"
     lr_scaling: bool = True  # with the number of workers
 
+    def names(self, codemod: str) -> bool:
+        """Whether it is asked for by name, as `tune` does: then also where it seldom pays, or costs unknown memory."""
+        return codemod in (self.select or ())
+
     def codemods(self) -> list[Codemod]:
         """Those that run. What distributes comes first: it takes its places, and the others see to it later."""
         found = [c for c in registry().values() if c.name not in self.ignore and self._runs(c)]

@@ -9,6 +9,7 @@ in half of the sets, and every run tells of all of them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -30,9 +31,7 @@ class Rounds:
 
     def __init__(self) -> None:
         self.runs: list[dict[Names, Run]] = []
-
-    def of(self, names: Names) -> list[Run]:
-        return [made[names] for made in self.runs if names in made]
+        self.measured: dict[tuple[int, ...], tuple[dict[Names, speed.Throughput], dict[Names, str]]] = {}
 
     def between(self, first: Names, second: Names) -> speed.SpeedUp:
         """How many times as fast the second set is. Both must have been measured in three rounds at least."""
@@ -59,13 +58,14 @@ class Rounds:
 
     def _logs(self) -> tuple[list[tuple[int, Names, float]], dict[Names, str]]:
         """Round, set and logarithm of the throughput of each run that has one; why others have none."""
-        from math import log
-
         logs: list[tuple[int, Names, float]] = []
         why: dict[Names, str] = {}
         for number, made in enumerate(self.runs):
-            found, reasons = speed.alike(made)
-            logs += [(number, names, log(one.rate)) for names, one in found.items()]
+            key = tuple(map(id, made.values()))  # a round only grows: what was measured is not measured again
+            if key not in self.measured:
+                self.measured[key] = speed.alike(made)
+            found, reasons = self.measured[key]
+            logs += [(number, names, math.log(one.rate)) for names, one in found.items()]
             why |= reasons
         return logs, why
 

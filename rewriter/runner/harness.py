@@ -143,8 +143,7 @@ class Recorder:
             }
             self.write(event)
 
-    def epoch(self):
-        """An epoch has ended."""
+    def epoch_ended(self):
         with self.lock:
             self.epochs += 1
             if self.late and not self.parity and not self.closing:
@@ -488,7 +487,7 @@ class Loop:
         self.sums = self.zeros = None
         self.order, self.batches = 0.0, 0
         if complete and self.announced:
-            self.recorder.epoch()
+            self.recorder.epoch_ended()
 
     def tell_data(self, part, tap=None, sums=None):
         """What an epoch has seen: `sums` where Python saw the batches, else what the tap has counted."""

@@ -9,7 +9,7 @@ pair, their geometric mean, and Student's interval around it on the logarithms.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import fmean, median, stdev
@@ -91,7 +91,7 @@ def why_not(run: Run) -> str:
 
 def compare(original: Sequence[Run], rewritten: Sequence[Run]) -> SpeedUp:
     """Run i of one script was made right before or after run i of the other, on the same machine in the same state."""
-    unit: Unit = "samples" if all(_unit(run) == "samples" for run in (*original, *rewritten)) else "steps"
+    unit = _common_unit((*original, *rewritten))
     measured: list[tuple[Throughput, Throughput]] = []
     reasons: list[str] = []
     for before, after in zip(original, rewritten, strict=False):
@@ -134,12 +134,16 @@ def judged(log: float, error: float, freedom: int) -> SpeedUp:
 
 def alike(runs: Mapping[K, Run]) -> tuple[dict[K, Throughput], dict[K, str]]:
     """The throughput of several runs in the same unit, each over its own steady state; and why some have none."""
-    unit: Unit = "samples" if all(_unit(run) == "samples" for run in runs.values()) else "steps"
+    unit = _common_unit(runs.values())
     found = {key: _measure(run, unit) for key, run in runs.items()}
     return (
         {key: one for key, one in found.items() if not isinstance(one, str)},
         {key: one for key, one in found.items() if isinstance(one, str)},
     )
+
+
+def _common_unit(runs: Iterable[Run]) -> Unit:
+    return "samples" if all(_unit(run) == "samples" for run in runs) else "steps"
 
 
 def _unit(run: Run) -> Unit:

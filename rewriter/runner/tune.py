@@ -172,7 +172,8 @@ class Tuner:
                 self.amount = {**reach(made[names]), "longest": LONGEST * self.spent(made[names])}
         return made[names]
 
-    def spent(self, run: Run) -> float:
+    @staticmethod
+    def spent(run: Run) -> float:
         """Seconds of training."""
         ends = [step.time for record in run.records for step in record.steps]
         return max(ends) - min(ends)
@@ -247,6 +248,7 @@ class Tuner:
     def averaged(self, names: Names) -> Names:
         """Leaves out what gains nothing on the average over the sets that were measured."""
         averages = self.rounds.each(self.tuning.tried)
+        dropped = []
         for name in names:
             found = averages[name]
             useless = found.ratio is not None and found.ratio <= 1
@@ -255,7 +257,8 @@ class Tuner:
             if found.ratio is None:
                 why = f"its own effect cannot be measured: {found.reason}"
             self.tell(name, names, found, kept=not useless, why=why)
-        return tuple(effect.codemod for effect in self.tuning.effects if effect.kept)
+            dropped += [name] if useless else []
+        return without(names, *dropped)
 
     def stage(self, names: Names) -> tuple[Names, bool]:
         """Measures the set without each of its codemods, and drops what is of no use. True when all of them help."""
@@ -366,7 +369,7 @@ class Tuner:
                 told = failing.get(name, found).parity
                 kinds = ", ".join(dict.fromkeys(f.kind for f in told.findings if f.fails)) if told else "not compared"
                 self.replace_effect(name, parity=kinds, kept=False, why=f"it does not train the same ({kinds})")
-            names = tuple(name for name in names if name not in guilty)
+            names = without(names, *guilty)
         if names:  # what is left after a drop was never timed
             self.at_least(FEWEST_ROUNDS, [(), names])
         tuning.kept = names

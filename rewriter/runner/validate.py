@@ -94,8 +94,9 @@ class Conditions:
 
         longest, updates: for the harness.
         """
-        config: dict[str, Any] = {"mode": mode, "samples": samples, "steps": steps, "unseeded": unseeded}
-        config["longest"] = longest
+        config: dict[str, Any] = {
+            "mode": mode, "samples": samples, "steps": steps, "longest": longest, "unseeded": unseeded
+        }  # fmt: skip
         if not samples and not steps:
             config["seconds"] = self.budget
         if self.synthetic:

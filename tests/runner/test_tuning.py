@@ -14,6 +14,7 @@ import pytest
 from rewriter.runner.effects import Names
 from rewriter.runner.parity import Parity
 from rewriter.runner.record import Run
+from rewriter.runner.report import tuning_as_json, tuning_as_text
 from rewriter.runner.tune import Store, Tuner
 from rewriter.runner.validate import Conditions, Script, Validation
 from tests.runner.test_speed import timed
@@ -79,6 +80,10 @@ def instead(names: Names) -> float:
     return 0.5 if {"map", "cache", "prefetch"} & {*names} else 0.0
 
 
+def some(names: Names) -> float:
+    return 0.3 * len(names)
+
+
 def nothing(names: Names) -> float:
     return 0.0
 
@@ -132,6 +137,35 @@ def test_each_codemod_is_told_of_once(tmp_path: Path) -> None:
     for minutes in (3.0, 15.0):
         effects = tuned(tmp_path, Machine(gru, 0.12, 1), minutes).tuning.effects
         assert sorted(effect.codemod for effect in effects) == sorted(NAMES)
+
+
+def test_calls_that_fill_a_run_are_pointless(tmp_path: Path) -> None:
+    """As for a wide model, of which a call of many steps takes as long as a run."""
+
+    class Wide(Machine):
+        def run(self, script: Script, mode: str, **asked: Any) -> Run:
+            found = super().run(script, mode, **asked)
+            return replace(timed([[4.0]]), seconds=12) if "steps-per-execution" in script.args else found
+
+    tuner = tuned(tmp_path, Wide(some, 0.05, 1), 5.0, ("mixed", "steps-per-execution"))
+    assert tuner.tuning.kept == ("mixed",)
+    told = {effect.codemod: effect for effect in tuner.tuning.effects}["steps-per-execution"]
+    assert not told.kept and "what calls cost" in told.why
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_runs_within_an_epoch_are_told(seen: bool, tmp_path: Path) -> None:
+    """What a cache gains shows in the second."""
+
+    class Cut(Machine):
+        def run(self, script: Script, mode: str, **asked: Any) -> Run:
+            found = super().run(script, mode, **asked)
+            return found if seen else replace(found, records=[replace(found.records[0], epochs=[])])
+
+    tuner = tuned(tmp_path, Cut(some, 0.05, 1), 3.0, ("cache", "map"))
+    text = "".join(str(line) for line in tuning_as_text(tuner.tuning, tmp_path / "fast.py"))
+    assert ("the runs ended in their first epoch" in text) is not seen
+    assert tuning_as_json(tuner.tuning, tmp_path / "fast.py")["one_epoch"] is not seen
 
 
 def test_a_slow_set_is_stopped_early(tmp_path: Path) -> None:
