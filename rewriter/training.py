@@ -832,7 +832,8 @@ def _source(dataset: Value, script: Script, call: ast.Call) -> Count:
                 return Count(min(c.number for c in counts if c.number is not None), "", True)
             return Count(None, next(c.why for c in counts if c.number is None), all(c.sized for c in counts))
     if dataset.keras in catalog.KERAS_DATASETS:
-        return Count(None, "the number of files is not known", True)
+        what = "sequences" if dataset.keras.endswith("_from_array") else "files"
+        return Count(None, f"the number of {what} is not known", True)
     return Count(None, f"how many elements `{name.split('.')[-1]}` gives is not known", name in _SIZED_SOURCES)
 
 
