@@ -543,7 +543,8 @@ class _Plan:
         """Is anything left that multiplies matrices in low precision, or may do so?"""
         if any(not self._structure(m).layers for m in built.models):
             return True
-        if any(c.role != "method" or any(_multiplies(c.script, n) for n in ast.walk(c.node)) for c in built.code):
+        code = [c for c in built.code if c.layer.node not in self.pins]
+        if any(_multiplies(c.script, n) for c in code for n in ast.walk(c.node)):
             return True
         left = [v for v in built.layers if v.node not in self.pins]
         return any(v.cls is not None or not (is_passive(v) or v.keras.removeprefix("layers.") in _IDLE) for v in left)
@@ -1105,7 +1106,7 @@ def _needed(tail: tuple[Value, ...], whole: bool) -> Iterator[Value]:
 
 
 def _multiplies(script: Script, node: ast.AST) -> bool:
-    """Whether a method of a model may multiply matrices here without a layer of the model."""
+    """Whether a function of a model may multiply matrices here without a layer of the model."""
     if not isinstance(node, ast.Call):
         return isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult)
     known = all(v.kind in ("symbol", "layer", "class", "method", "function") for v in script.values(node.func))

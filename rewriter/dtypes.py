@@ -555,6 +555,10 @@ class _Frame:
                 return FULL
             if attr in ("shape", "get_shape", "as_list", "append", "items", "keys", "format"):
                 return FREE
+            if attr == "get_initial_state":
+                state = script.bind(node, ("inputs", "batch_size", "dtype"))
+                explicit = of_dtype(script, state.get("dtype")) if self.model.keras2 else None
+                return self.of(script, state.get("inputs")) or explicit or LOW
             if attr == "call" or self._is_own(script, node.func.value):
                 return LOW if together else FREE
             return together | self.of(script, node.func.value)

@@ -1117,6 +1117,8 @@ encoder = Model(inputs, code)
         ("Sequential([layers.Flatten(), layers.Dense(9, 'relu'), layers.Dense(1)])", True),
         ("Sequential([Sequential([layers.Conv2D(8, 3)]), layers.Flatten(), layers.Dense(1)])", True),
         ("Sequential([layers.Lambda(lambda t: tf.matmul(t, t)), layers.Dense(1)])", True),
+        ("Sequential([layers.Lambda(lambda t: tf.nn.relu(t)), layers.Dense(1)])", False),
+        ("Sequential([layers.Embedding(99, 8), layers.Lambda(lambda t: tf.reduce_mean(t, 1))])", False),
     ],
 )
 def test_a_model_that_is_all_output(model: str, gains: bool) -> None:
@@ -1362,6 +1364,39 @@ def test_the_state_of_a_cell_is_not_cast_by_keras_2() -> None:
         """,
         "Keras 2 casts only the first",
     )
+
+
+@pytest.mark.parametrize(
+    "state, target, full",
+    [
+        ("batch_size=4, dtype=tf.float32", "tf2.15", True),
+        ("None, 4, 'float32'", "tf2.15", True),
+        ("tf.ones((4, 3))", "tf2.15", True),
+        ("x", "tf2.15", False),
+        ("batch_size=4, dtype=self.compute_dtype", "tf2.15", False),
+        ("batch_size=4", "keras3", False),
+    ],
+)
+def test_the_state_that_a_cell_begins_with(state: str, target: str, full: bool) -> None:
+    source = f"""
+        import tensorflow as tf
+        class Net(tf.keras.Model):
+            def __init__(self):
+                super().__init__()
+                self.cell = tf.keras.layers.LSTMCell(8)
+                self.head = tf.keras.layers.Dense(1)
+            def call(self, x):
+                state = self.cell.get_initial_state({state})
+                for i in range(5):
+                    out, state = self.cell(x[:, i], state)
+                return self.head(out)
+        net = Net()
+        net.compile("sgd", "mse")
+        net.fit(x, y)
+        """
+    result = Check("mixed-precision", target=target).run(source)
+    assert bool(result.applied) is not full
+    assert full is ("Keras 2 casts only the first" in str(result.refused))
 
 
 TRAINED = """
