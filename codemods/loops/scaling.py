@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from rewriter.edits import Edit, Insert, Replace, Wrap
-from rewriter.loops.steps import Step, Tape, is_tape, is_update, tapes_in
+from rewriter.loops.steps import LOOPS, Step, Tape, is_tape, is_update, tapes_in
 from rewriter.scopes import FUNCTIONS
 from rewriter.script import Script, own_nodes
 from rewriter.values import Value
@@ -52,6 +52,14 @@ class _Gradient:
     tape: Tape
     updates: list[tuple[Script, ast.Call]]
 
+    @property
+    def optimizers(self) -> set[str]:
+        return {s.text(u.func.value, 200) for s, u in self.updates if isinstance(u.func, ast.Attribute)}
+
+    @property
+    def home(self) -> ast.AST | None:
+        return self.script.function_of(self.call)
+
 
 class Scaling:
     def __init__(self, steps: Iterable[Step], *, keras2: bool, keras3: bool, family: str) -> None:
@@ -64,6 +72,7 @@ class Scaling:
         self._done: set[ast.AST] = set()
         self._taken: dict[ast.Call, tuple[Script, Tape]] = {}  # every gradient of the steps
         self._optimizers: dict[ast.Call, str] = {}  # what scales it
+        self._applied: list[_Gradient] = []  # of the step that is gone through
         self._updates: set[ast.Call] = set()  # those whose gradients are seen to come from a tape, or `minimize`
         for step in steps:
             self._step(step)
@@ -92,7 +101,12 @@ class Scaling:
                 any(_gradients_in(step.script, a, gradients)) for a in [*update.args]
             ):
                 what = f"`{step.script.text(update.func)}` changes a variable by its gradient, without an optimizer"
-                self._refuse(step.script, update, f"{what}: nothing would scale the loss")
+                why = f"{what}: nothing would scale the loss"
+                if _is_followed(step.script, update):
+                    why = (
+                        f"`{step.script.text(update.func)}` is given gradients: what it does with them is not followed"
+                    )
+                self._refuse(step.script, update, why)
                 return
         for script, update in updates:
             assert isinstance(update.func, ast.Attribute)
@@ -103,12 +117,14 @@ class Scaling:
                 self._updates.add(update)
             else:
                 self._refuse(script, update, f"where the gradients of `{script.text(update)}` come from is not seen")
+        found = {c: _Gradient(script, c, tape, applied[c]) for c, (script, tape) in gradients.items() if c in applied}
+        self._applied = list(found.values())
         for call, (script, tape) in gradients.items():
             if call in self._done:
                 continue
             self._done.add(call)
-            if call in applied:
-                self._gradient(_Gradient(script, call, tape, applied[call]), gradients)
+            if call in found:
+                self._gradient(found[call])
             else:
                 self._not_applied(script, call, tape)
 
@@ -202,9 +218,9 @@ class Scaling:
 
     # -- one gradient ----------------------------------------------------------------------------------------
 
-    def _gradient(self, gradient: _Gradient, all_of_them: dict[ast.Call, tuple[Script, Tape]]) -> None:
+    def _gradient(self, gradient: _Gradient) -> None:
         script, call, tape = gradient.script, gradient.call, gradient.tape
-        receivers = {s.text(u.func.value, 200) for s, u in gradient.updates if isinstance(u.func, ast.Attribute)}
+        receivers = gradient.optimizers
         if len(receivers) > 1:
             shown = " and ".join(f"`{r}`" for r in sorted(receivers))
             self._refuse(script, call, f"the same gradients go to {shown}, which may scale differently")
@@ -223,7 +239,7 @@ class Scaling:
             reason = f"`{call.func.attr}` is not a gradient that can be unscaled"
         if any(tape.node is w for w in script.enclosing(call, ast.With)):
             reason = "the gradients are taken inside the block of the tape: their loss cannot be scaled behind it"
-        reason = reason or self._in_between(gradient)
+        reason = reason or self._rescaled(gradient, optimizer) or self._in_between(gradient, optimizer)
         if reason:
             self._refuse(script, call, reason)
             return
@@ -286,9 +302,36 @@ class Scaling:
 
     # -- between the gradient and its update -----------------------------------------------------------------
 
-    def _in_between(self, gradient: _Gradient) -> str:
+    def _rescaled(self, gradient: _Gradient, optimizer: str) -> str:
+        """Why the optimizer may have changed its scale, by other gradients, since it scaled the loss of these."""
+        script, tape, home = gradient.script, gradient.tape, gradient.home
+        others = [g for g in self._applied if optimizer in g.optimizers and g.call is not gradient.call]
+        here = [u for s, u in gradient.updates if s is script and s.function_of(u) is home]
+        elsewhere = len(here) < len(gradient.updates)
+        why = f"`{optimizer}` applies others before these gradients are unscaled: its loss scale may have changed"
+        if self.keras3 and elsewhere:
+            return why if others or len(gradient.updates) > 1 else ""
+        unscaled = [gradient.call] if self.keras2 else here
+        around = set(script.enclosing(tape.node, *LOOPS))
+        for node in unscaled:
+            loops = set(script.enclosing(node, *LOOPS)) - around
+            if loops and (elsewhere or any(loops.intersection(script.enclosing(u, *LOOPS)) for u in here)):
+                return why
+        for other in others:
+            for owner, update in other.updates:
+                seen = owner is script and owner.function_of(update) is home
+                place = update if seen else other.call  # applied by a function: at any time from then on
+                if (
+                    script.function_of(place) is home
+                    and other.script is script
+                    and _line(tape.node) < _line(place) < max(map(_line, unscaled))
+                    and not all(_exclude(script, place, u) for u in unscaled)
+                ):
+                    return why
+        return ""
+
+    def _in_between(self, gradient: _Gradient, optimizer: str) -> str:
         """Why what is done with the gradients goes wrong when they overflow or, in Keras 3, when they are scaled."""
-        optimizer = next(s.text(u.func.value, 200) for s, u in gradient.updates if isinstance(u.func, ast.Attribute))
         edits: list[Edit] = []
         seen: set[ast.AST] = set()
         todo: list[tuple[Script, ast.expr]] = [(gradient.script, gradient.call)]
@@ -471,6 +514,16 @@ def _is_read(script: Script, target: ast.Name) -> bool:
 
 def _line(node: ast.AST) -> int:
     return getattr(node, "lineno", 0)
+
+
+def _exclude(script: Script, first: ast.AST, second: ast.AST) -> bool:
+    """Do they stand in two branches of one `if`?"""
+    around = set(script.enclosing(second, ast.stmt))
+    return any(
+        isinstance(s, ast.If) and s in around and (_line(first) < _line(s.orelse[0]) <= _line(second))
+        for s in script.enclosing(first, ast.stmt)
+        if isinstance(s, ast.If) and s.orelse
+    )
 
 
 def _is_plain(node: ast.expr) -> bool:

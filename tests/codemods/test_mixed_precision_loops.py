@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -567,6 +568,89 @@ def test_refuses_in_float16(rest: str, reason: str, target: str) -> None:
 def test_refuses_scaled_gradients_in_keras_3(rest: str, reason: str) -> None:
     check.refuses(loop(rest), reason, target="tf2.21")
     assert rewritten(LOOP.format(rest), "tf2.15")[1].applied
+
+
+TWO = """
+import tensorflow as tf
+actor = tf.keras.Sequential([tf.keras.layers.Dense(8), tf.keras.layers.Dense(1)])
+critic = tf.keras.Sequential([tf.keras.layers.Dense(8), tf.keras.layers.Dense(1)])
+opt = tf.keras.optimizers.SGD(0.05)
+def gradients(model, x, y):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.square(model(x) - y))
+    return loss, tape.gradient(loss, model.trainable_variables)
+for x, y in data:
+"""
+SHARED = """
+    with tf.GradientTape(persistent=True) as tape:
+        first = tf.reduce_mean(tf.square(actor(x) - y))
+        second = tf.reduce_mean(tf.square(critic(x) - y))
+"""
+OWN = """
+    with tf.GradientTape() as tape:
+        {loss} = tf.reduce_mean(tf.square({model}(x) - y))
+"""
+TAKE = "    {loss}_grads = tape.gradient({loss}, {model}.trainable_variables)\n"
+GIVE = "    opt.apply_gradients(zip({loss}_grads, {model}.trainable_variables))\n"
+CALL = "    {loss}, {loss}_grads = gradients({model}, x, y)\n"
+A, C = {"loss": "first", "model": "actor"}, {"loss": "second", "model": "critic"}
+
+
+def indented(text: str) -> str:
+    return textwrap.indent(text, "    ")
+
+
+@pytest.mark.parametrize(
+    "body, keras_2, keras_3",
+    [
+        pytest.param(
+            SHARED + (TAKE + GIVE).format(**A) + (TAKE + GIVE).format(**C), False, False, id="one after the other"
+        ),
+        pytest.param(CALL.format(**A) + GIVE.format(**A), True, True, id="by a function"),
+        pytest.param(
+            CALL.format(**A) + CALL.format(**C) + GIVE.format(**A) + GIVE.format(**C),
+            True,
+            False,
+            id="by a function, first both gradients",
+        ),
+        pytest.param(
+            SHARED + TAKE.format(**A) + TAKE.format(**C) + GIVE.format(**A) + GIVE.format(**C),
+            True,
+            False,
+            id="both gradients first",
+        ),
+        pytest.param(
+            SHARED
+            + TAKE.format(**A)
+            + TAKE.format(**C)
+            + "    opt.apply_gradients(zip([*first_grads, *second_grads], actor.trainable_variables + critic.weights))\n",
+            True,
+            True,
+            id="together",
+        ),
+        pytest.param(
+            SHARED + "    for part in range(2):\n" + indented((TAKE + GIVE).format(**A)), False, False, id="in a loop"
+        ),
+        pytest.param(
+            SHARED
+            + "    if tf.reduce_mean(x) > 0:\n"
+            + indented((TAKE + GIVE).format(**A))
+            + "    else:\n"
+            + indented((TAKE + GIVE).format(**C)),
+            True,
+            True,
+            id="one of them",
+        ),
+        pytest.param(
+            (OWN + TAKE + GIVE).format(**A) + (OWN + TAKE + GIVE).format(**C), True, True, id="each with its tape"
+        ),
+    ],
+)
+def test_an_optimizer_that_applies_two_gradients(body: str, keras_2: bool, keras_3: bool) -> None:
+    for target, scaled in (("tf2.15", keras_2), ("tf2.21", keras_3)):
+        result = check.run(TWO + body, target=target)
+        assert bool(result.applied) is scaled, result.refused
+        assert ("its loss scale may have changed" in str(result.refused)) is not scaled
 
 
 @pytest.mark.parametrize("target", ["tf2.15", "tf2.21"])
