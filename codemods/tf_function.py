@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
@@ -16,7 +16,7 @@ from rewriter.loops.batches import Given, array_dtype, given, varies
 from rewriter.loops.changes import holds_variables, setattr_name
 from rewriter.loops.lifting import Anchor, Lift
 from rewriter.loops.steps import CallSite, Function, Step, block_of, call_sites, compiled, loops_around, steps
-from rewriter.loops.tracing import FLOATS, LIST, OBJECT, PYTHON, RAW, TENSOR, Kind, Tracer, worst
+from rewriter.loops.tracing import FLOATS, LIST, OBJECT, PYTHON, RAW, TENSOR, Kind, Tracer, anew, worst
 from rewriter.scopes import FUNCTIONS
 from rewriter.script import Script
 from rewriter.training import distribution, graph_mode
@@ -477,15 +477,15 @@ def lifted(script: Script, step: Step, taken: set[str], anchors: set[Anchor]) ->
         if isinstance(found, Fix):
             return found
     for loop in reversed(step.loops):
-        anew = False
+        begins = False
         for statements in variants:
             found, is_anew = _lift(script, step, statements, loop, taken, anchors)
             if isinstance(found, Fix):
                 return found
-            anew = anew or is_anew
+            begins = begins or is_anew
             if statements == step.statements:
                 refusal = found
-        if not anew:  # what a further loop makes anew, such as the model of each fold, asks for a function in it
+        if not begins:  # what a further loop makes anew, such as the model of each fold, asks for a function in it
             break
     assert refusal is not None
     return refusal
@@ -562,6 +562,7 @@ def _lift(
     converted: dict[str, str] = {}
     varying = ""
     handed = _Arguments()
+    made: list[tuple[Refusal, str]] = []
     for name, load in lift.inputs.items():
         alternatives = given(script, load)
         found = {g.kind for g in alternatives}
@@ -586,13 +587,18 @@ def _lift(
             kinds[name] = OBJECT
             handed.objects[name] = [g for g in alternatives if g.value is not None]
         elif found & {"object"}:
-            return Refusal(node, f"{where} is made anew in the loop"), True
+            values = [g.value for g in alternatives if g.value is not None]
+            metric = {v.kind for v in values} == {"metric"}
+            hint = f"make `{name}` once, in front of the loop, and call its `reset_state`" if metric else ""
+            made.append((Refusal(node, f"{where} is made anew in the loop", hint), anew(values)))
         else:
             return Refusal(node, f"what {where} is, is not known"), False
+    if made:
+        return made[0][0], _begins(k for _, k in made)
     tracer = Tracer([(script, node if anchor is step.function else anchor)], _anew(script, anchor))
     after = tracer.statements(script, statements, kinds)
     if tracer.hazards:
-        return Refusal(node, tracer.hazards[0].reason), all(h.anew for h in tracer.hazards)
+        return Refusal(node, tracer.hazards[0].reason), _begins(h.anew for h in tracer.hazards)
     for name in lift.outputs:
         if after.get(name) not in (TENSOR, FLOATS, RAW, LIST):
             return Refusal(node, f"`{name}` is read behind the step and is not surely a tensor"), False
@@ -625,6 +631,12 @@ def _lift(
     edits = lift.edits(name, "@{tensorflow.function}" + options, converted, follows=anchor in anchors)
     anchors.add(anchor)
     return Fix(node, message + note, edits, level), False
+
+
+def _begins(made: Iterable[str]) -> bool:
+    """Does training begin anew with what is made anew (`Hazard.anew`)? A metric alone may be one for every epoch."""
+    found = set(made)
+    return "begins" in found and "" not in found
 
 
 # -- random numbers -----------------------------------------------------------------------------------------

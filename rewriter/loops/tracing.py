@@ -61,7 +61,9 @@ class Hazard:
     script: Script
     node: ast.AST
     reason: str
-    anew: bool = False  # a model, an optimizer or a variable is made anew: with a function of its own it is none
+    #: What is made anew, for which the step can have a function of its own: "begins" where training begins anew with
+    #: it (a model, an optimizer, a variable), "goes on" where it may only be another epoch (a metric, a loss).
+    anew: str = ""
 
 
 _STATIC = frozenset("shape dtype ndim rank name device graph op".split())
@@ -143,7 +145,7 @@ class Tracer:
         self._active: list[ast.AST] = []
         self._layers: set[object] = set()
 
-    def hazard(self, script: Script, node: ast.AST, reason: str, anew: bool = False) -> None:
+    def hazard(self, script: Script, node: ast.AST, reason: str, anew: str = "") -> None:
         if all(h.node is not node for h in self.hazards):
             self.hazards.append(Hazard(script, node, reason, anew))
 
@@ -585,7 +587,7 @@ class _Frame:
                     node,
                     f"it reads `{node.id}` ({script.at(node)}), which is given another value later "
                     f"({script.at(binding.node)}): the step would keep the first one",
-                    anew=all(v.kind in _MADE or _is_variable(v) for v in values),
+                    anew=anew(values),
                 )
                 return kind
         if found and found[0] is script.names.module and kind != TENSOR:
@@ -1276,7 +1278,8 @@ _SIZED = re.compile(
     r"|image\.(resize\w*|crop\w*|pad\w*)|(nn|math)\.top_k)$"
 )
 _FIRST_IS_DATA = frozenset("repeat tile slice pad reshape broadcast_to one_hot nn.top_k math.top_k".split())
-_MADE = frozenset("model layer optimizer metric loss schedule".split())
+_BEGINS = frozenset("model layer optimizer".split())
+_GOES_ON = frozenset("metric loss schedule".split())
 _RAW = "it computes with a NumPy array of another type than float32, or one that is not known"
 _SAME_TYPE = frozenset(
     "tensorflow.Tensor tensorflow.Variable tensorflow.RaggedTensor tensorflow.IndexedSlices tensorflow.SparseTensor "
@@ -1285,6 +1288,12 @@ _SAME_TYPE = frozenset(
 _GIVES_LISTS = re.compile(
     r"(split|unstack|meshgrid|gradients|clip_by_global_norm|unique\w*|dynamic_partition|shape_n|nest\.\w+)$"
 )
+
+
+def anew(values: Iterable[Value]) -> str:
+    """What it means that values are made anew (`Hazard.anew`)."""
+    begins = {v.kind in _BEGINS or _is_variable(v) for v in values if v.kind not in _GOES_ON}
+    return "" if False in begins else "begins" if begins else "goes on"
 
 
 def kind_of(values: Values) -> Kind:

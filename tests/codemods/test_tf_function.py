@@ -1359,6 +1359,29 @@ for fold in range(3):
     )
 
 
+IN_TAPE = """
+for epoch in range(3):
+    {first}
+    for x, y in ds:
+        with tf.GradientTape() as tape:
+            out = model(x)
+            loss = mse(y, out)
+            mean.update_state(loss)
+        opt.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    {last}
+"""
+
+
+def test_a_metric_that_is_made_in_every_epoch_asks_for_no_function_in_it() -> None:
+    made = "mean = tf.keras.metrics.Mean()"
+    lifts_something = check.run(HEAD + made + IN_TAPE.format(first="mean.reset_state()", last="pass"))
+    assert "def train_step" in lifts_something.after.decode()
+    refuses(HEAD + IN_TAPE.format(first=made, last="pass"), "`mean` (line")
+    refuses(HEAD + made + IN_TAPE.format(first="pass", last=made), "`mean` (line")
+    per_model = "model, opt = tf.keras.Sequential([tf.keras.layers.Dense(1)]), tf.keras.optimizers.SGD(0.1)"
+    assert check.run(HEAD + IN_TAPE.format(first=f"{made}; {per_model}", last="pass")).applied
+
+
 def test_inline_metrics_made_in_every_epoch_stay() -> None:
     lifts(
         """
