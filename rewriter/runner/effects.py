@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 #: A set of codemods, in the order of their names.
 Names = tuple[str, ...]
 
-#: Degrees of freedom below which nothing is said.
+#: Degrees of freedom below which there is no interval.
 FEWEST_FREE = 1
 
 
@@ -47,9 +47,13 @@ class Rounds:
         rows = [[float(names == one) for one in sets] for _, names, _ in logs]
         return _contrast(logs, rows, [(one == second) - (one == first) for one in sets])
 
-    def each(self, names: Names) -> dict[str, speed.SpeedUp]:
-        """What each codemod does on the average over the sets that it is in, against those without it."""
+    def each(self, names: Names, without: Iterable[str] = ()) -> dict[str, speed.SpeedUp]:
+        """What each codemod does on the average over the sets that it is in, against those without it.
+
+        without: sets that hold one of these do not count.
+        """
         logs, why = self._logs()
+        logs = [log for log in logs if not {*without}.intersection(log[1])]
         rows = [[float(name in one) for name in names] for _, one, _ in logs]
         if not logs:
             reason = next(iter(why.values()), "nothing was run")
@@ -103,9 +107,11 @@ def _contrast(
     wanted = np.array([*weights, *(0.0 for _ in rounds)])
     inverse = np.linalg.pinv(matrix)
     free = len(values) - int(np.linalg.matrix_rank(matrix))
-    if free < FEWEST_FREE or not np.allclose(wanted @ inverse @ matrix, wanted):
+    if not np.allclose(wanted @ inverse @ matrix, wanted):
         return speed.SpeedUp("not measured", "too few runs tell it apart from the others")
     fitted = inverse @ values
+    if free < FEWEST_FREE:
+        return speed.SpeedUp("no difference shown", "too few runs for an interval", math.exp(wanted @ fitted))
     noise = float(np.sum((values - matrix @ fitted) ** 2)) / free
     error = float(np.sqrt(noise * wanted @ (inverse @ inverse.T) @ wanted))
     return speed.judged(float(wanted @ fitted), error, free)

@@ -274,7 +274,9 @@ def tuning_as_text(tuning: Tuning, out: Path) -> list[RenderableType]:
             table.add_column(name, no_wrap=name != "why")
         for effect in sorted(tuning.effects, key=lambda one: not one.kept):
             fast = effect.speed
-            interval = "" if fast.ratio is None else f"{fast.ratio:.2f} ({fast.low:.2f} to {fast.high:.2f})"
+            interval = "" if fast.ratio is None else f"{fast.ratio:.2f}"
+            if fast.low is not None and fast.high is not None:
+                interval += f" ({fast.low:.2f} to {fast.high:.2f})"
             kept = "kept" if effect.kept else "dropped"
             table.add_row(effect.codemod, interval, effect.parity, kept, effect.why)
         lines.append(table)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -246,18 +247,26 @@ class Tuner:
         return self.averaged(names)
 
     def averaged(self, names: Names) -> Names:
-        """Leaves out what gains nothing on the average over the sets that were measured."""
+        """Leaves out what gains nothing on the average over the sets that were measured, the worst first.
+
+        One that hurts may do so by what it makes of another: that stays if it gains something where the first is not.
+        """
         averages = self.rounds.each(self.tuning.tried)
-        dropped = []
-        for name in names:
+        dropped: Names = ()
+        for name in sorted(names, key=lambda name: averages[name].ratio or math.inf):
             found = averages[name]
             useless = found.ratio is not None and found.ratio <= 1
+            sets = "that were tried"
+            if useless and dropped:
+                alone = self.rounds.each(without(self.tuning.tried, *dropped), without=dropped)[name]
+                if alone.ratio is not None and alone.ratio > 1:
+                    found, useless, sets = alone, False, f"without {' and '.join(dropped)}"
             told = "slower" if found.answer == "slower" else "no faster" if useless else "faster"
-            why = f"the script is {told} with it on the average over the sets that were tried"
+            why = f"the script is {told} with it on the average over the sets {sets}"
             if found.ratio is None:
                 why = f"its own effect cannot be measured: {found.reason}"
             self.tell(name, names, found, kept=not useless, why=why)
-            dropped += [name] if useless else []
+            dropped += (name,) if useless else ()
         return without(names, *dropped)
 
     def stage(self, names: Names) -> tuple[Names, bool]:
