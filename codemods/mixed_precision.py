@@ -69,7 +69,8 @@ def mixed_precision(script: Script) -> Iterator[Finding]:
     the optimizer is wrapped in a `LossScaleOptimizer`, the loss is scaled inside the tape, and in Keras 2 the gradients
     are unscaled right behind it, before anything is done with them; Keras 3 unscales them when they are applied.
     Not where gradients are used for something else (penalties, a `clip_by_value` that hides an overflow; in Keras 3
-    accumulated or logged), or without an optimizer. A policy has no effect on a script's own variables.
+    accumulated or logged), where the optimizer applies others in between, or without an optimizer. A policy has no
+    effect on a script's own variables.
     `--amp-dtype bfloat16` has the range of float32 and needs no loss scaling. It is what a CPU gets, where the target
     is known to be one; if that has no instructions for bfloat16, or the model has recurrent layers, only where it is
     named, and by `tune`, which measures.

@@ -58,7 +58,7 @@ class Rounds:
         if not logs:
             reason = next(iter(why.values()), "nothing was run")
             return dict.fromkeys(names, speed.SpeedUp("not measured", reason))
-        return {name: _contrast(logs, rows, [float(name == one) for one in names]) for name in names}
+        return {name: _contrast(logs, rows, [float(name == one) for one in names], bare=True) for name in names}
 
     def _logs(self) -> tuple[list[tuple[int, Names, float]], dict[Names, str]]:
         """Round, set and logarithm of the throughput of each run that has one; why others have none."""
@@ -95,9 +95,16 @@ def halves(names: Names) -> tuple[list[Names], list[Names]]:
 
 
 def _contrast(
-    logs: Sequence[tuple[int, Names, float]], rows: Sequence[Sequence[float]], weights: Iterable[float]
+    logs: Sequence[tuple[int, Names, float]],
+    rows: Sequence[Sequence[float]],
+    weights: Iterable[float],
+    *,
+    bare: bool = False,
 ) -> speed.SpeedUp:
-    """The weighted sum of the coefficients of `rows`, in a model that also has one for every round."""
+    """The weighted sum of the coefficients of `rows`, in a model that also has one for every round.
+
+    bare: also where the runs are too few for an interval.
+    """
     import numpy as np
 
     rounds = sorted({number for number, _, _ in logs})
@@ -107,7 +114,7 @@ def _contrast(
     wanted = np.array([*weights, *(0.0 for _ in rounds)])
     inverse = np.linalg.pinv(matrix)
     free = len(values) - int(np.linalg.matrix_rank(matrix))
-    if not np.allclose(wanted @ inverse @ matrix, wanted):
+    if (free < FEWEST_FREE and not bare) or not np.allclose(wanted @ inverse @ matrix, wanted):
         return speed.SpeedUp("not measured", "too few runs tell it apart from the others")
     fitted = inverse @ values
     if free < FEWEST_FREE:

@@ -110,3 +110,23 @@ def test_nothing_is_told_of_codemods_that_were_always_together() -> None:
     each = rounds([(), ("a", "b"), ("a", "b", "c")], some).each(("a", "b", "c"))
     assert each["a"].answer == each["b"].answer == "not measured"
     assert each["c"].ratio == pytest.approx(math.exp(0.2))
+
+
+def test_what_one_does_to_another_can_be_left_out() -> None:
+    """`b` hurts, and takes from `a` what it gains."""
+
+    def log(names: Names) -> float:
+        return 0.3 * (names == ("a",)) - 0.5 * ("b" in names)
+
+    made = rounds([(), ("a",), ("b",), ("a", "b")], log, count=2)
+    assert made.each(("a", "b"))["a"].ratio == pytest.approx(math.exp(0.15))
+    alone = made.each(("a",), without=("b",))["a"]
+    assert alone.ratio == pytest.approx(math.exp(0.3)) and alone.low == pytest.approx(alone.high)
+
+
+def test_few_runs_give_no_interval() -> None:
+    made = rounds([(), ("a",)], some, count=1)
+    found = made.each(("a",))["a"]
+    assert found.ratio == pytest.approx(math.exp(0.2)) and found.answer == "no difference shown"
+    assert found.low is None and found.high is None
+    assert made.between((), ("a",)).ratio is None
