@@ -107,6 +107,7 @@ def tuned(name: str, env: str, folder: Path, options: argparse.Namespace) -> Pat
     out.parent.mkdir()
     tell(f"{name} {env}: tune")
     done = tfboost("tune", original, "-o", out, "--python", python(env), "--budget", str(options.tune))
+    tell(done.stdout.rstrip())
     if not out.exists() and "No such command" not in done.stderr:
         tell(f"{name} {env}: tune failed: {done.stderr.strip()[-500:]}")
     return out if out.exists() else None
