@@ -25,8 +25,9 @@ from .validate import Conditions, Mode, Script, Validation, reach, validate, why
 
 FEWEST_ROUNDS = 3
 MOST_ROUNDS = 7
-#: Of the last comparison, even where the time is over: all the others would have been for nothing.
+#: Of the last comparison, even where the time is over: all the others would have been for nothing. More if there is time.
 ENOUGH_ROUNDS = 5
+LAST_ROUNDS = 15
 #: A run takes at most so many times as long as the first of the original: what is slower need not be known better.
 LONGEST = 1.5
 #: Runs that the last comparison takes, without those that were made before.
@@ -338,7 +339,9 @@ class Tuner:
         last = [(), names or whole]
         if names and whole != names and self.fits([*last, whole]):
             last.append(whole)
-        for count in range(FEWEST_ROUNDS, ENOUGH_ROUNDS + 1):
+        for count in range(FEWEST_ROUNDS, LAST_ROUNDS + 1):
+            if count > ENOUGH_ROUNDS and not self.fits(last, then=0):
+                break
             self.at_least(count, last)
             if not self.is_open(self.rounds.between(*last[:2])):
                 break
