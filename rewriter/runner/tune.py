@@ -25,7 +25,8 @@ from .validate import Conditions, Mode, Script, Validation, reach, validate, why
 
 FEWEST_ROUNDS = 3
 MOST_ROUNDS = 7
-#: Of the last comparison, even where the time is over: all the others would have been for nothing. More if there is time.
+#: Of the last comparison, even where the time is over: all the others would have been for nothing. While there is
+#: time, up to `LAST_ROUNDS`.
 ENOUGH_ROUNDS = 5
 LAST_ROUNDS = 15
 #: A run takes at most so many times as long as the first of the original: what is slower need not be known better.

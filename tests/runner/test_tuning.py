@@ -15,7 +15,7 @@ from rewriter.runner.effects import Names
 from rewriter.runner.parity import Parity
 from rewriter.runner.record import Run
 from rewriter.runner.report import tuning_as_json, tuning_as_text
-from rewriter.runner.tune import Store, Tuner
+from rewriter.runner.tune import LAST_ROUNDS, MOST_ROUNDS, Store, Tuner
 from rewriter.runner.validate import Conditions, Script, Validation
 from tests.runner.test_speed import timed
 
@@ -145,6 +145,19 @@ def test_what_one_makes_of_another_hides_nothing(minutes: float, tmp_path: Path)
         for seed in range(10)
     ]
     assert sum("mixed" in names and "xla" not in names for names in kept) >= 8
+
+
+def test_the_last_comparison_goes_on_while_there_is_time(tmp_path: Path) -> None:
+    """A small effect in much noise."""
+
+    def small(names: Names) -> float:
+        return 0.1 * ("steps" in names)
+
+    def met(minutes: float) -> int:
+        rounds = tuned(tmp_path, Machine(small, 0.3, 3), minutes, ("steps",)).rounds.runs
+        return sum(() in made and ("steps",) in made for made in rounds)
+
+    assert met(4.0) <= MOST_ROUNDS < met(15.0) <= LAST_ROUNDS
 
 
 def test_each_codemod_is_told_of_once(tmp_path: Path) -> None:
