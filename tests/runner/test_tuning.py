@@ -180,6 +180,22 @@ def test_calls_that_fill_a_run_are_pointless(tmp_path: Path) -> None:
     assert not told.kept and "what calls cost" in told.why
 
 
+def test_few_long_calls_are_compared_over_their_own_steady_states(tmp_path: Path) -> None:
+    """One alone of them lies in what of the original runs evenly."""
+
+    class Long(Machine):
+        def run(self, script: Script, mode: str, **asked: Any) -> Run:
+            super().run(script, mode, **asked)
+            one = 0.02 * math.exp(0.02 * self.rng.normal() - self.log(script.args))
+            calls = [[66 * one] * 3] if script.args else [[2 * one] * 80 + [one] * 120]
+            return replace(timed(calls, execution=66 if script.args else 1), seconds=12)
+
+    tuning = tuned(tmp_path, Long(lambda names: 0.4 * len(names), 0.0, 1), 8.0, ("steps",)).tuning
+    assert tuning.kept and tuning.validation is not None and tuning.validation.speed is not None
+    assert tuning.validation.speed.answer == "faster"
+    assert tuning.validation.speed.ratio == pytest.approx(math.exp(0.4), rel=0.1)
+
+
 @pytest.mark.parametrize("seen", [True, False])
 def test_runs_within_an_epoch_are_told(seen: bool, tmp_path: Path) -> None:
     """What a cache gains shows in the second."""
