@@ -187,7 +187,7 @@ def test_few_long_calls_are_compared_over_their_own_steady_states(tmp_path: Path
         def run(self, script: Script, mode: str, **asked: Any) -> Run:
             super().run(script, mode, **asked)
             one = 0.02 * math.exp(0.02 * self.rng.normal() - self.log(script.args))
-            calls = [[66 * one] * 3] if script.args else [[2 * one] * 80 + [one] * 120]
+            calls = [[66 * one] * 4] if script.args else [[2 * one] * 80 + [one] * 120]
             return replace(timed(calls, execution=66 if script.args else 1), seconds=12)
 
     tuning = tuned(tmp_path, Long(lambda names: 0.4 * len(names), 0.0, 1), 8.0, ("steps",)).tuning
