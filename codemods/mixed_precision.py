@@ -545,7 +545,7 @@ class _Plan:
         if any(not self._structure(m).layers for m in built.models):
             return True
         code = [c for c in built.code if c.layer.node not in self.pins]
-        if any(_multiplies(c.script, n) for c in code for n in ast.walk(c.node)):
+        if any(c.role != "method" or any(_multiplies(c.script, n) for n in ast.walk(c.node)) for c in code):
             return True
         left = [v for v in built.layers if v.node not in self.pins]
         return any(v.cls is not None or not (is_passive(v) or v.keras.removeprefix("layers.") in _IDLE) for v in left)
@@ -1107,7 +1107,7 @@ def _needed(tail: tuple[Value, ...], whole: bool) -> Iterator[Value]:
 
 
 def _multiplies(script: Script, node: ast.AST) -> bool:
-    """Whether a function of a model may multiply matrices here without a layer of the model."""
+    """Whether a method of a model may multiply matrices here without a layer of the model."""
     if not isinstance(node, ast.Call):
         return isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult)
     known = all(v.kind in ("symbol", "layer", "class", "method", "function") for v in script.values(node.func))
