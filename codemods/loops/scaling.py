@@ -72,7 +72,6 @@ class Scaling:
         self._done: set[ast.AST] = set()
         self._taken: dict[ast.Call, tuple[Script, Tape]] = {}  # every gradient of the steps
         self._optimizers: dict[ast.Call, str] = {}  # what scales it
-        self._applied: list[_Gradient] = []  # of the step that is gone through
         self._updates: set[ast.Call] = set()  # those whose gradients are seen to come from a tape, or `minimize`
         for step in steps:
             self._step(step)
@@ -118,13 +117,12 @@ class Scaling:
             else:
                 self._refuse(script, update, f"where the gradients of `{script.text(update)}` come from is not seen")
         found = {c: _Gradient(script, c, tape, applied[c]) for c, (script, tape) in gradients.items() if c in applied}
-        self._applied = list(found.values())
         for call, (script, tape) in gradients.items():
             if call in self._done:
                 continue
             self._done.add(call)
             if call in found:
-                self._gradient(found[call])
+                self._gradient(found[call], [g for g in found.values() if g.call is not call])
             else:
                 self._not_applied(script, call, tape)
 
@@ -218,7 +216,7 @@ class Scaling:
 
     # -- one gradient ----------------------------------------------------------------------------------------
 
-    def _gradient(self, gradient: _Gradient) -> None:
+    def _gradient(self, gradient: _Gradient, others: list[_Gradient]) -> None:
         script, call, tape = gradient.script, gradient.call, gradient.tape
         receivers = gradient.optimizers
         if len(receivers) > 1:
@@ -239,7 +237,7 @@ class Scaling:
             reason = f"`{call.func.attr}` is not a gradient that can be unscaled"
         if any(tape.node is w for w in script.enclosing(call, ast.With)):
             reason = "the gradients are taken inside the block of the tape: their loss cannot be scaled behind it"
-        reason = reason or self._rescaled(gradient, optimizer) or self._in_between(gradient, optimizer)
+        reason = reason or self._rescaled(gradient, optimizer, others) or self._in_between(gradient, optimizer)
         if reason:
             self._refuse(script, call, reason)
             return
@@ -302,10 +300,10 @@ class Scaling:
 
     # -- between the gradient and its update -----------------------------------------------------------------
 
-    def _rescaled(self, gradient: _Gradient, optimizer: str) -> str:
+    def _rescaled(self, gradient: _Gradient, optimizer: str, others: list[_Gradient]) -> str:
         """Why the optimizer may have changed its scale, by other gradients, since it scaled the loss of these."""
         script, tape, home = gradient.script, gradient.tape, gradient.home
-        others = [g for g in self._applied if optimizer in g.optimizers and g.call is not gradient.call]
+        others = [g for g in others if optimizer in g.optimizers]
         here = [u for s, u in gradient.updates if s is script and s.function_of(u) is home]
         elsewhere = len(here) < len(gradient.updates)
         why = f"`{optimizer}` applies others before these gradients are unscaled: its loss scale may have changed"
@@ -517,12 +515,12 @@ def _line(node: ast.AST) -> int:
 
 
 def _exclude(script: Script, first: ast.AST, second: ast.AST) -> bool:
-    """Do they stand in two branches of one `if`?"""
-    around = set(script.enclosing(second, ast.stmt))
+    """Do they stand in two branches of one `if`, in this order?"""
+    around = set(script.enclosing(second, ast.If))
     return any(
-        isinstance(s, ast.If) and s in around and (_line(first) < _line(s.orelse[0]) <= _line(second))
-        for s in script.enclosing(first, ast.stmt)
-        if isinstance(s, ast.If) and s.orelse
+        statement in around and statement.orelse and _line(first) < _line(statement.orelse[0]) <= _line(second)
+        for statement in script.enclosing(first, ast.If)
+        if isinstance(statement, ast.If)
     )
 
 

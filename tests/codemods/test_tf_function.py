@@ -1374,8 +1374,8 @@ for epoch in range(3):
 
 def test_a_metric_that_is_made_in_every_epoch_asks_for_no_function_in_it() -> None:
     made = "mean = tf.keras.metrics.Mean()"
-    lifts_something = check.run(HEAD + made + IN_TAPE.format(first="mean.reset_state()", last="pass"))
-    assert "def train_step" in lifts_something.after.decode()
+    lifted = check.run(HEAD + made + IN_TAPE.format(first="mean.reset_state()", last="pass"))
+    assert "def train_step" in lifted.after.decode()
     refuses(HEAD + IN_TAPE.format(first=made, last="pass"), "`mean` (line")
     refuses(HEAD + made + IN_TAPE.format(first="pass", last=made), "`mean` (line")
     per_model = "model, opt = tf.keras.Sequential([tf.keras.layers.Dense(1)]), tf.keras.optimizers.SGD(0.1)"

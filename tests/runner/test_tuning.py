@@ -124,12 +124,15 @@ def compiled_badly(names: Names) -> float:
     return 0.3 * ("mixed" in names) - 1.0 * ("xla" in names)
 
 
+def kept_of_three(folder: Path, log: Callable[[Names], float], minutes: float) -> list[Names]:
+    """Of these three, on ten days."""
+    names = ("mixed", "steps", "xla")
+    return [tuned(folder, Machine(log, 0.1, seed), minutes, names).tuning.kept for seed in range(10)]
+
+
 @pytest.mark.parametrize("minutes", [3.0, 6.0])
 def test_what_hurts_hides_nothing_where_time_is_short(minutes: float, tmp_path: Path) -> None:
-    kept = [
-        tuned(tmp_path, Machine(compiled_badly, 0.1, seed), minutes, ("mixed", "steps", "xla")).tuning.kept
-        for seed in range(10)
-    ]
+    kept = kept_of_three(tmp_path, compiled_badly, minutes)
     assert sum("mixed" in names and "xla" not in names for names in kept) >= 9
 
 
@@ -140,10 +143,7 @@ def compiled_worse(names: Names) -> float:
 
 @pytest.mark.parametrize("minutes", [3.0, 4.0, 6.0])
 def test_what_one_makes_of_another_hides_nothing(minutes: float, tmp_path: Path) -> None:
-    kept = [
-        tuned(tmp_path, Machine(compiled_worse, 0.1, seed), minutes, ("mixed", "steps", "xla")).tuning.kept
-        for seed in range(10)
-    ]
+    kept = kept_of_three(tmp_path, compiled_worse, minutes)
     assert sum("mixed" in names and "xla" not in names for names in kept) >= 8
 
 
