@@ -47,13 +47,13 @@ class Rounds:
         rows = [[float(names == one) for one in sets] for _, names, _ in logs]
         return _contrast(logs, rows, [(one == second) - (one == first) for one in sets])
 
-    def each(self, names: Names, without: Iterable[str] = ()) -> dict[str, speed.SpeedUp]:
+    def each(self, names: Names, without: Names = ()) -> dict[str, speed.SpeedUp]:
         """What each codemod does on the average over the sets that it is in, against those without it.
 
         without: sets that hold one of these do not count.
         """
         logs, why = self._logs()
-        logs = [log for log in logs if not {*without}.intersection(log[1])]
+        logs = [log for log in logs if not any(name in log[1] for name in without)]
         rows = [[float(name in one) for name in names] for _, one, _ in logs]
         if not logs:
             reason = next(iter(why.values()), "nothing was run")
